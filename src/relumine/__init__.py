@@ -1,0 +1,75 @@
+"""relumine: how much of a model do its predictions and explanations give away?
+
+Names are loaded when first used, so that importing relumine (and ``relumine --help``) does not import torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from relumine.errors import BadAnswerError as BadAnswerError
+    from relumine.errors import BudgetError as BudgetError
+    from relumine.errors import LedgerError as LedgerError
+    from relumine.errors import MisuseError as MisuseError
+    from relumine.errors import OracleError as OracleError
+    from relumine.errors import OracleFailedError as OracleFailedError
+    from relumine.errors import RelumineError as RelumineError
+    from relumine.errors import TargetError as TargetError
+    from relumine.oracle.base import Answer as Answer
+    from relumine.oracle.base import Offer as Offer
+    from relumine.oracle.base import Oracle as Oracle
+    from relumine.oracle.finite_difference import FiniteDifferences as FiniteDifferences
+    from relumine.oracle.function import FunctionOracle as FunctionOracle
+    from relumine.oracle.ledger import Ledger as Ledger
+    from relumine.oracle.link import LogitLink as LogitLink
+    from relumine.oracle.metered import Metered as Metered
+    from relumine.oracle.metered import Progress as Progress
+    from relumine.oracle.metered import Spent as Spent
+    from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
+    from relumine.oracle.torch import TorchOracle as TorchOracle
+    from relumine.reconstruct.auto import Auto as Auto
+    from relumine.reconstruct.linear import Linear as Linear
+    from relumine.reconstruct.network import Network as Network
+    from relumine.reconstruct.paper import PaperTwoLayer as PaperTwoLayer
+    from relumine.reconstruct.result import Evidence as Evidence
+    from relumine.reconstruct.result import Outcome as Outcome
+    from relumine.reconstruct.result import Reconstruction as Reconstruction
+    from relumine.reconstruct.result import Reconstructor as Reconstructor
+    from relumine.reconstruct.two_layer import TwoLayer as TwoLayer
+    from relumine.reconstruct.values import TwoLayerFromValues as TwoLayerFromValues
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "errors": (
+        "BadAnswerError BudgetError LedgerError MisuseError OracleError OracleFailedError RelumineError TargetError"
+    ),
+    "oracle.base": "Answer Offer Oracle",
+    "oracle.finite_difference": "FiniteDifferences",
+    "oracle.function": "FunctionOracle",
+    "oracle.ledger": "Ledger",
+    "oracle.link": "LogitLink",
+    "oracle.metered": "Metered Progress Spent",
+    "oracle.sklearn": "SklearnOracle",
+    "oracle.torch": "TorchOracle",
+    "reconstruct.auto": "Auto",
+    "reconstruct.linear": "Linear",
+    "reconstruct.network": "Network",
+    "reconstruct.paper": "PaperTwoLayer",
+    "reconstruct.result": "Evidence Outcome Reconstruction Reconstructor",
+    "reconstruct.two_layer": "TwoLayer",
+    "reconstruct.values": "TwoLayerFromValues",
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [*_HOME_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'relumine' has no attribute {name!r}")
+    return getattr(import_module(f"relumine.{_HOME_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,45 @@
+"""Every error relumine raises, in one tree.
+
+RelumineError
+├── MisuseError            the call cannot work as written: shapes, options, an offer that a method cannot use
+├── TargetError            a model file or factory cannot be loaded
+├── OracleError            the oracle broke its word
+│   ├── BadAnswerError         non-finite or wrong-shaped numbers, or not what the offer promised
+│   └── OracleFailedError      the oracle raised
+├── LedgerError            a ledger belongs to another target, or cannot be read or written
+└── BudgetError            the next question would exceed the budget (it was not asked)
+
+Messages say what was expected, what was got, and what to do.
+"""
+
+
+class RelumineError(Exception):
+    """Base of all errors that relumine raises on purpose."""
+
+
+class MisuseError(RelumineError):
+    """The call cannot work as written."""
+
+
+class TargetError(RelumineError):
+    """A model file or factory cannot be loaded."""
+
+
+class OracleError(RelumineError):
+    """The oracle broke its word."""
+
+
+class BadAnswerError(OracleError):
+    """An answer is not finite, has the wrong shape, or is not what the offer promised."""
+
+
+class OracleFailedError(OracleError):
+    """The oracle raised an exception of its own."""
+
+
+class LedgerError(RelumineError):
+    """A ledger belongs to another target, or cannot be read or written."""
+
+
+class BudgetError(RelumineError):
+    """The next question would exceed the budget; it was not asked."""

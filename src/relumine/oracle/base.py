@@ -1,0 +1,139 @@
+"""Offer, Answer, Oracle: what a target promises, what it says, and who says it."""
+
+from dataclasses import dataclass
+from math import prod
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.errors import BadAnswerError, MisuseError
+
+Array = NDArray[np.float64]
+ValueKind = Literal["real", "logits", "probabilities", "label", "none"]
+GradientKind = Literal["all", "top", "none"]
+DType = Literal["float32", "float64"]
+
+_VALUES = ("real", "logits", "probabilities", "label", "none")
+_GRADIENTS = ("all", "top", "none")
+_DTYPES = ("float32", "float64")
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What an oracle promises to answer.
+
+    inputs:    shape of one input; questions are asked as flat rows of ``dimension`` numbers
+    outputs:   K, the number of outputs
+    values:    what a value is
+    gradients: of what a gradient is: every output ("all"), the largest output ("top"), nothing ("none")
+    dtype:     the precision in which the target computes
+    random:    whether the same question may get different answers
+    box:       lowest and highest valid input coordinate, if there is such a limit
+    """
+
+    inputs: tuple[int, ...]
+    outputs: int
+    values: ValueKind = "real"
+    gradients: GradientKind = "all"
+    dtype: DType = "float64"
+    random: bool = False
+    box: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(int(n) for n in self.inputs))
+        _require(len(self.inputs) > 0 and min(self.inputs) > 0, "inputs", "a shape of positive integers", self.inputs)
+        _require(self.outputs >= 1, "outputs", "at least 1", self.outputs)
+        _require(self.values in _VALUES, "values", f"one of {_VALUES}", self.values)
+        _require(self.gradients in _GRADIENTS, "gradients", f"one of {_GRADIENTS}", self.gradients)
+        _require(self.dtype in _DTYPES, "dtype", f"one of {_DTYPES}", self.dtype)
+        _require(self.box is None or self.box[0] < self.box[1], "box", "(low, high) with low < high", self.box)
+
+    @property
+    def dimension(self) -> int:
+        """d, the number of input coordinates."""
+        return prod(self.inputs)
+
+    @property
+    def gradient_rows(self) -> int:
+        """How many gradients come with one answer: K, 1 or 0."""
+        return {"all": self.outputs, "top": 1, "none": 0}[self.gradients]
+
+
+def _require(holds: bool, field: str, expected: str, got: object) -> None:
+    if not holds:
+        raise MisuseError(f"Offer.{field}: expected {expected}, got {got!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What an oracle said about n inputs: ``values`` n×K, ``gradients`` n×K×d, n×1×d or None."""
+
+    values: Array
+    gradients: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def jacobians(self) -> Array:
+        """The gradients, for a caller that asked for them."""
+        assert self.gradients is not None
+        return self.gradients
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """Who answers. Local, remote, defended, metered: all have just these two members."""
+
+    @property
+    def offer(self) -> Offer:
+        """What is promised."""
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        """Answer n flat inputs (n×d), with their gradients if asked."""
+
+
+def checked_inputs(offer: Offer, inputs: Array) -> Array:
+    """Questions as finite float64 rows, or a MisuseError that says what is wrong with them."""
+    rows = np.asarray(inputs, dtype=np.float64)
+    if rows.ndim != 2 or rows.shape[1] != offer.dimension:
+        raise MisuseError(f"inputs: expected shape (n, {offer.dimension}), got {rows.shape}; flatten each input")
+    if not np.isfinite(rows).all():
+        raise MisuseError("inputs: expected finite numbers, got NaN or infinity")
+    return rows
+
+
+def checked_answer(offer: Offer, count: int, answer: Answer, *, gradients: bool) -> Answer:
+    """The answer as float64 arrays of the promised shapes, or a BadAnswerError that says what is wrong."""
+    values = _checked("values", answer.values, (count, offer.outputs))
+    if offer.values == "probabilities":
+        _check_probabilities(values)
+    if not gradients:
+        return Answer(values)
+    if answer.gradients is None:
+        raise BadAnswerError(
+            f"gradients: the offer promises {offer.gradients!r}, got none; set Offer(gradients='none') for values only"
+        )
+    shape = (count, offer.gradient_rows, offer.dimension)
+    return Answer(values, _checked("gradients", answer.gradients, shape))
+
+
+def _checked(name: str, numbers: object, shape: tuple[int, ...]) -> Array:
+    try:
+        array = np.asarray(numbers, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BadAnswerError(f"{name}: expected numbers of shape {shape}, got {type(numbers).__name__}") from error
+    if array.shape != shape:
+        raise BadAnswerError(f"{name}: expected shape {shape}, got {array.shape}")
+    if not np.isfinite(array).all():
+        bad = int((~np.isfinite(array)).reshape(len(array), -1).any(axis=1).sum())
+        raise BadAnswerError(f"{name}: expected finite numbers, got NaN or infinity in {bad} of {len(array)} rows")
+    return array
+
+
+def _check_probabilities(values: Array) -> None:
+    if values.shape[1] > 1 and np.abs(values.sum(axis=1) - 1).max(initial=0) > 1e-2:
+        raise BadAnswerError("values: offered as probabilities but rows do not sum to 1; offer 'logits' or 'real'")
+    if values.min(initial=0) < 0 or values.max(initial=0) > 1 + 1e-6:
+        raise BadAnswerError("values: offered as probabilities but some lie outside [0, 1]; offer 'logits' or 'real'")

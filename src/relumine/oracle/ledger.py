@@ -1,0 +1,140 @@
+"""The ledger: every paid answer on disk before it is used, so that a killed run pays for nothing twice."""
+
+import hashlib
+import json
+import sqlite3
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from relumine.errors import LedgerError
+from relumine.oracle.base import Answer, Array, Offer
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS answers (
+    id INTEGER PRIMARY KEY,
+    question BLOB NOT NULL,      -- SHA-256 of the input and of whether gradients were asked
+    occurrence INTEGER NOT NULL, -- 0 for the first time this question was asked, 1 for the second, ...
+    phase TEXT NOT NULL,
+    asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
+    input BLOB NOT NULL,         -- float64 rows, as all numbers here
+    value BLOB NOT NULL,
+    gradient BLOB,
+    UNIQUE (question, occurrence)
+);
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row about to be asked: its digest, and how often this run has asked it before."""
+
+    digest: bytes
+    occurrence: int
+
+
+class Ledger:
+    """An append-only SQLite file of paid answers.
+
+    A run that starts again with the same seed asks the same questions in the same order. The k-th time a question
+    is asked within a run it gets the k-th answer on file, so that random answers are never replayed as if fresh.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, isolation_level=None)
+            # A commit must survive kill -9 and a power cut: the answer was paid for.
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerError(f"cannot open the ledger {self.path}: {error}; choose another run folder") from error
+
+    def belongs_to(self, offer: Offer, **facts: str) -> None:
+        """Bind the ledger to a target's offer (and any further facts), or refuse it as another's."""
+        mine = {"offer": json.dumps(asdict(offer), sort_keys=True), **facts}
+        stored = dict(self._read("SELECT key, value FROM about"))
+        for key, value in mine.items():
+            if stored.get(key, value) != value:
+                raise LedgerError(
+                    f"the ledger {self.path} was written with {key} = {stored[key]}, this run has {value}; "
+                    "use the folder of that run with its settings, or an empty one"
+                )
+        self._write("INSERT OR IGNORE INTO about VALUES (?, ?)", list(mine.items()))
+
+    def find(self, questions: list[Question], offer: Offer) -> list[Answer | None]:
+        """For each question its answer on file, or None."""
+        return [self._find(question, offer) for question in questions]
+
+    def _find(self, question: Question, offer: Offer) -> Answer | None:
+        rows = self._read(
+            "SELECT value, gradient FROM answers WHERE question = ? AND occurrence = ?",
+            (question.digest, question.occurrence),
+        )
+        if not rows:
+            return None
+        value, gradient = rows[0]
+        values = np.frombuffer(value).reshape(1, -1)
+        return Answer(values, None if gradient is None else np.frombuffer(gradient).reshape(1, -1, offer.dimension))
+
+    def append(self, questions: list[Question], inputs: Array, answer: Answer, phase: str) -> None:
+        """Write answers, all or none, before anybody uses them."""
+        gradients = answer.gradients
+        rows = [
+            (
+                question.digest,
+                question.occurrence,
+                phase,
+                inputs[i].tobytes(),
+                answer.values[i].tobytes(),
+                None if gradients is None else gradients[i].tobytes(),
+            )
+            for i, question in enumerate(questions)
+        ]
+        self._write(
+            "INSERT INTO answers (question, occurrence, phase, input, value, gradient) VALUES (?, ?, ?, ?, ?, ?)", rows
+        )
+
+    def __len__(self) -> int:
+        return int(self._read("SELECT COUNT(*) FROM answers")[0][0])
+
+    def close(self) -> None:
+        """Close the file; a later Ledger on the same path goes on from there."""
+        self._db.close()
+
+    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]] | list[tuple]:
+        try:
+            return self._db.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise LedgerError(f"cannot read the ledger {self.path}: {error}") from error
+
+    def _write(self, statement: str, rows: list[tuple[object, ...]] | list[tuple[str, str]]) -> None:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany(statement, rows)
+            self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise LedgerError(f"cannot write the ledger {self.path}: {error}; what was paid before is kept") from error
+
+
+class Asked:
+    """Turns rows into Questions, counting how often each was asked in this run."""
+
+    def __init__(self) -> None:
+        self._times: Counter[bytes] = Counter()
+
+    def questions(self, inputs: Array, *, gradients: bool) -> list[Question]:
+        """One Question per row; call it once per asking."""
+        result = []
+        for row in inputs:
+            digest = hashlib.sha256(row.tobytes() + bytes([gradients])).digest()
+            result.append(Question(digest, self._times[digest]))
+            self._times[digest] += 1
+        return result

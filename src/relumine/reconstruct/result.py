@@ -1,0 +1,116 @@
+"""Reconstruction, Outcome, Evidence: what a reconstructor returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Array, Oracle
+from relumine.oracle.metered import Spent
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+class Outcome(Enum):
+    """What happened, and what to change."""
+
+    RECOVERED = "The reconstruction equals the target on every fresh point that was compared."
+    NOT_VERIFIED = "A reconstruction was found, but it differs from the target on fresh points: do not rely on it."
+    BUDGET_EXHAUSTED = "The budget ended before the reconstruction did: allow more queries and resume."
+    NOT_THIS_CLASS = "The answers do not come from the class of models this method reconstructs: try another method."
+    NOT_PIECEWISE_LINEAR = "The gradient changes everywhere, so this is not a ReLU network: try a learned student."
+    SEARCH_FAILED = "The search met a case that its assumptions exclude: try another seed, or the method 'two-layer'."
+    SATURATED = "The probabilities are so close to 0 and 1 that they hide the model: offer logits, or smaller inputs."
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the outcome rests on.
+
+    noise_floor:          relative size of the smallest change that the answers can show
+    smallest_spacing:     distance of the two closest kinks on a searched line, where a line was searched
+    verification_gap:     largest |prediction − answer| on fresh points, relative to the largest |answer|
+    verification_points:  how many fresh points were compared
+    remark:               what a reader should know besides
+    """
+
+    noise_floor: float | None = None
+    smallest_spacing: float | None = None
+    verification_gap: float | None = None
+    verification_points: int = 0
+    remark: str = ""
+
+    @property
+    def disagreement_below(self) -> float | None:
+        """With 95 % confidence the clone differs from the target on less than this share of such points."""
+        return 3 / self.verification_points if self.verification_points else None
+
+
+class Clone(Protocol):
+    """A reconstructed model: it predicts, and can be taken elsewhere."""
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units per hidden layer."""
+
+    @property
+    def parameters(self) -> "Mapping[str, np.ndarray]":
+        """The parameters by name."""
+
+    def predict(self, inputs: Array) -> Array:
+        """n×d inputs to n×K outputs, of the kind that the oracle's values were."""
+
+    def to_torch(self) -> "torch.nn.Module":
+        """A module that takes n×d (or n×shape) tensors and predicts the same."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write a .safetensors or .onnx file."""
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What came out of asking: a clone (if any), the verdict, the cost and the evidence."""
+
+    clone: Clone | None
+    outcome: Outcome
+    spent: Spent
+    evidence: Evidence = field(default_factory=Evidence)
+    method: str = ""
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Units found per hidden layer; empty for a linear model or when nothing was found."""
+        return self.clone.hidden if self.clone else ()
+
+    @property
+    def parameters(self) -> "Mapping[str, np.ndarray]":
+        """The clone's parameters by name."""
+        return self._existing().parameters
+
+    def predict(self, inputs: Array) -> Array:
+        """What the clone answers to n×d inputs: n×K numbers of the oracle's kind."""
+        return self._existing().predict(inputs)
+
+    def to_torch(self) -> "torch.nn.Module":
+        """The clone as a torch module."""
+        return self._existing().to_torch()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the clone as .safetensors or .onnx, by the ending of ``path``."""
+        return self._existing().save(path)
+
+    def _existing(self) -> Clone:
+        if self.clone is None:
+            raise MisuseError(f"there is no clone to use. {self.outcome.value}")
+        return self.clone
+
+
+class Reconstructor(Protocol):
+    """Who asks: a frozen record of its configuration, called with an oracle and a source of randomness."""
+
+    def __call__(self, oracle: Oracle, rng: "int | np.random.Generator | None" = None) -> Reconstruction:
+        """Reconstruct; failure is an outcome, misuse raises."""
