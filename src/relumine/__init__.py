@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from relumine.errors import BadAnswerError as BadAnswerError
     from relumine.errors import BudgetError as BudgetError
+    from relumine.errors import DataError as DataError
     from relumine.errors import LedgerError as LedgerError
     from relumine.errors import MisuseError as MisuseError
     from relumine.errors import OracleError as OracleError
@@ -42,7 +43,8 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "errors": (
-        "BadAnswerError BudgetError LedgerError MisuseError OracleError OracleFailedError RelumineError TargetError"
+        "BadAnswerError BudgetError DataError LedgerError MisuseError OracleError OracleFailedError RelumineError "
+        "TargetError"
     ),
     "oracle.base": "Answer Offer Oracle",
     "oracle.finite_difference": "FiniteDifferences",

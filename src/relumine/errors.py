@@ -3,6 +3,7 @@
 RelumineError
 ├── MisuseError            the call cannot work as written: shapes, options, an offer that a method cannot use
 ├── TargetError            a model file or factory cannot be loaded
+├── DataError              a dataset cannot be found, downloaded or read
 ├── OracleError            the oracle broke its word
 │   ├── BadAnswerError         non-finite or wrong-shaped numbers, or not what the offer promised
 │   └── OracleFailedError      the oracle raised
@@ -23,6 +24,10 @@ class MisuseError(RelumineError):
 
 class TargetError(RelumineError):
     """A model file or factory cannot be loaded."""
+
+
+class DataError(RelumineError):
+    """A dataset cannot be found, downloaded or read."""
 
 
 class OracleError(RelumineError):

@@ -26,7 +26,8 @@ class Offer:
     inputs:    shape of one input; questions are asked as flat rows of ``dimension`` numbers
     outputs:   K, the number of outputs
     values:    what a value is
-    gradients: of what a gradient is: every output ("all"), the largest output ("top"), nothing ("none")
+    gradients: of what a gradient is: every output ("all"), the largest output ("top"), the output of this index
+               (an integer), nothing ("none")
     dtype:     the precision in which the target computes
     random:    whether the same question may get different answers
     box:       lowest and highest valid input coordinate, if there is such a limit
@@ -35,7 +36,7 @@ class Offer:
     inputs: tuple[int, ...]
     outputs: int
     values: ValueKind = "real"
-    gradients: GradientKind = "all"
+    gradients: GradientKind | int = "all"
     dtype: DType = "float64"
     random: bool = False
     box: tuple[float, float] | None = None
@@ -45,7 +46,8 @@ class Offer:
         _require(len(self.inputs) > 0 and min(self.inputs) > 0, "inputs", "a shape of positive integers", self.inputs)
         _require(self.outputs >= 1, "outputs", "at least 1", self.outputs)
         _require(self.values in _VALUES, "values", f"one of {_VALUES}", self.values)
-        _require(self.gradients in _GRADIENTS, "gradients", f"one of {_GRADIENTS}", self.gradients)
+        known = self.gradients in (range(self.outputs) if isinstance(self.gradients, int) else _GRADIENTS)
+        _require(known, "gradients", f"one of {_GRADIENTS} or an output below {self.outputs}", self.gradients)
         _require(self.dtype in _DTYPES, "dtype", f"one of {_DTYPES}", self.dtype)
         _require(self.box is None or self.box[0] < self.box[1], "box", "(low, high) with low < high", self.box)
 
@@ -57,7 +59,7 @@ class Offer:
     @property
     def gradient_rows(self) -> int:
         """How many gradients come with one answer: K, 1 or 0."""
-        return {"all": self.outputs, "top": 1, "none": 0}[self.gradients]
+        return {"all": self.outputs, "none": 0}.get(str(self.gradients), 1)
 
 
 def _require(holds: bool, field: str, expected: str, got: object) -> None:
