@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from math import prod
+from operator import index
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,7 +43,8 @@ class Offer:
     box: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inputs", tuple(int(n) for n in self.inputs))
+        object.__setattr__(self, "inputs", _whole_numbers("inputs", self.inputs))
+        object.__setattr__(self, "outputs", *_whole_numbers("outputs", (self.outputs,)))
         _require(len(self.inputs) > 0 and min(self.inputs) > 0, "inputs", "a shape of positive integers", self.inputs)
         _require(self.outputs >= 1, "outputs", "at least 1", self.outputs)
         _require(self.values in _VALUES, "values", f"one of {_VALUES}", self.values)
@@ -60,6 +62,14 @@ class Offer:
     def gradient_rows(self) -> int:
         """How many gradients come with one answer: K, 1 or 0."""
         return {"all": self.outputs, "none": 0}.get(str(self.gradients), 1)
+
+
+def _whole_numbers(field: str, numbers: object) -> tuple[int, ...]:
+    try:
+        return tuple(index(n) for n in numbers)  # type: ignore[attr-defined]
+    except TypeError:
+        expected = "an integer" if field == "outputs" else "a shape, like (784,)"
+        raise MisuseError(f"Offer.{field}: expected {expected}, got {numbers!r}") from None
 
 
 def _require(holds: bool, field: str, expected: str, got: object) -> None:
@@ -96,8 +106,10 @@ class Oracle(Protocol):
         """Answer n flat inputs (n×d), with their gradients if asked."""
 
 
-def checked_inputs(offer: Offer, inputs: Array) -> Array:
+def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> Array:
     """Questions as finite float64 rows, or a MisuseError that says what is wrong with them."""
+    if gradients and offer.gradients == "none":
+        raise MisuseError("gradients were asked of an oracle that offers none; ask with gradients=False")
     rows = np.asarray(inputs, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != offer.dimension:
         raise MisuseError(f"inputs: expected shape (n, {offer.dimension}), got {rows.shape}; flatten each input")
@@ -108,6 +120,8 @@ def checked_inputs(offer: Offer, inputs: Array) -> Array:
 
 def checked_answer(offer: Offer, count: int, answer: Answer, *, gradients: bool) -> Answer:
     """The answer as float64 arrays of the promised shapes, or a BadAnswerError that says what is wrong."""
+    if not isinstance(answer, Answer):
+        raise BadAnswerError(f"expected an Answer(values, gradients), got {type(answer).__name__}")
     values = _checked("values", answer.values, (count, offer.outputs))
     if offer.values == "probabilities":
         _check_probabilities(values)
@@ -124,7 +138,7 @@ def checked_answer(offer: Offer, count: int, answer: Answer, *, gradients: bool)
 def _checked(name: str, numbers: object, shape: tuple[int, ...]) -> Array:
     try:
         array = np.asarray(numbers, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises the last for a tensor with a graph
         raise BadAnswerError(f"{name}: expected numbers of shape {shape}, got {type(numbers).__name__}") from error
     if array.shape != shape:
         raise BadAnswerError(f"{name}: expected shape {shape}, got {array.shape}")

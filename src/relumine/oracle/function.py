@@ -2,8 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from relumine.errors import BadAnswerError
 from relumine.oracle.base import Answer, Array, Offer, checked_answer, checked_inputs
 
@@ -24,10 +22,9 @@ class FunctionOracle:
         return self._offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs)
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
         result = self._query(rows, gradients)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadAnswerError(f"query: expected a pair (values, gradients or None), got {type(result).__name__}")
         values, jacobians = result
-        answer = Answer(np.asarray(values), None if jacobians is None or not gradients else np.asarray(jacobians))
-        return checked_answer(self._offer, len(rows), answer, gradients=gradients)
+        return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)

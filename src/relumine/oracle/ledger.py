@@ -4,15 +4,22 @@ import hashlib
 import json
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relumine.errors import LedgerError
 from relumine.oracle.base import Answer, Array, Offer
 
-_SCHEMA = """
+# "relu" in ASCII, in the file's header: no other program's database is taken for a ledger and written to.
+_APPLICATION = 0x72656C75
+
+_SCHEMA = f"""
+BEGIN;
+PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS about (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS answers (
     id INTEGER PRIMARY KEY,
@@ -25,6 +32,7 @@ CREATE TABLE IF NOT EXISTS answers (
     gradient BLOB,
     UNIQUE (question, occurrence)
 );
+COMMIT;
 """
 
 
@@ -48,12 +56,20 @@ class Ledger:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(self.path, isolation_level=None)
+            self._refuse_foreign_file()
             # A commit must survive kill -9 and a power cut: the answer was paid for.
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"cannot open the ledger {self.path}: {error}; choose another run folder") from error
+
+    def _refuse_foreign_file(self) -> None:
+        (application,) = self._db.execute("PRAGMA application_id").fetchone()
+        (tables,) = self._db.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+        if tables and application != _APPLICATION:
+            self._db.close()
+            raise LedgerError(f"{self.path} is a database of another program; choose another run folder")
 
     def belongs_to(self, offer: Offer, **facts: str) -> None:
         """Bind the ledger to a target's offer (and any further facts), or refuse it as another's."""
@@ -79,8 +95,12 @@ class Ledger:
         if not rows:
             return None
         value, gradient = rows[0]
-        values = np.frombuffer(value).reshape(1, -1)
-        return Answer(values, None if gradient is None else np.frombuffer(gradient).reshape(1, -1, offer.dimension))
+        try:
+            values = np.frombuffer(value).reshape(1, offer.outputs)
+            shape = (1, offer.gradient_rows, offer.dimension)
+            return Answer(values, None if gradient is None else np.frombuffer(gradient).reshape(shape))
+        except (TypeError, ValueError) as error:
+            raise LedgerError(f"the ledger {self.path} is damaged: {error}; use an empty run folder") from error
 
     def append(self, questions: list[Question], inputs: Array, answer: Answer, phase: str) -> None:
         """Write answers, all or none, before anybody uses them."""
@@ -107,13 +127,13 @@ class Ledger:
         """Close the file; a later Ledger on the same path goes on from there."""
         self._db.close()
 
-    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[object, ...]] | list[tuple]:
+    def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
         try:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise LedgerError(f"cannot read the ledger {self.path}: {error}") from error
 
-    def _write(self, statement: str, rows: list[tuple[object, ...]] | list[tuple[str, str]]) -> None:
+    def _write(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(statement, rows)
@@ -138,3 +158,7 @@ class Asked:
             result.append(Question(digest, self._times[digest]))
             self._times[digest] += 1
         return result
+
+    def forget(self, questions: list[Question]) -> None:
+        """Take back an asking whose answers nobody got."""
+        self._times.subtract(question.digest for question in questions)

@@ -87,6 +87,7 @@ class Metered:
         self._budget = budget
         self._watch = watch
         self._asked = Asked()
+        self._unused: set[Question] = set()  # on file and counted, but their asking was interrupted
         self._phases: dict[str, Tally] = {}
         self._phase = "asking"
         self._units: int | None = None
@@ -118,16 +119,11 @@ class Metered:
         self._tell()
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self.offer, inputs)
-        self._check_offered(gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         self._check_budget(len(rows))
         answer = self._ask(rows, gradients) if self._ledger is None else self._ask_once(self._ledger, rows, gradients)
         self._tell()
         return answer
-
-    def _check_offered(self, gradients: bool) -> None:
-        if gradients and self.offer.gradients == "none":
-            raise MisuseError("gradients were asked of an oracle that offers none; ask with gradients=False")
 
     def _check_budget(self, rows: int) -> None:
         spent = sum(tally.queries for tally in self._phases.values())
@@ -137,15 +133,15 @@ class Metered:
     def _ask(self, rows: Array, gradients: bool) -> Answer:
         try:
             answer = self._oracle(rows, gradients=gradients)
-        except (RelumineError, KeyboardInterrupt):
+        except RelumineError:
             raise
         except Exception as error:
             raise OracleFailedError(
                 f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
             ) from error
-        answer = checked_answer(self.offer, len(rows), answer, gradients=gradients)
+        # A bad answer has been paid for too.
         self._book(len(rows), gradients)
-        return answer
+        return checked_answer(self.offer, len(rows), answer, gradients=gradients)
 
     def _book(self, rows: int, gradients: bool) -> None:
         per_row = self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
@@ -155,16 +151,21 @@ class Metered:
     def _ask_once(self, ledger: Ledger, rows: Array, gradients: bool) -> Answer:
         """Ask chunk by chunk; chunks are the same on every run, so a resumed run computes the same numbers."""
         questions = self._asked.questions(rows, gradients=gradients)
-        chunks = [
-            self._chunk(ledger, questions[i : i + _ROWS_PER_COMMIT], rows[i : i + _ROWS_PER_COMMIT], gradients)
-            for i in range(0, len(rows), _ROWS_PER_COMMIT)
-        ]
+        chunks: list[Answer] = []
+        try:
+            for i in range(0, len(rows), _ROWS_PER_COMMIT):
+                chunk = slice(i, i + _ROWS_PER_COMMIT)
+                chunks.append(self._chunk(ledger, questions[chunk], rows[chunk], gradients))
+        except BaseException:
+            # Whoever asks this again is to get the answers on file, and they have been counted.
+            self._asked.forget(questions)
+            self._unused.update(questions[: len(chunks) * _ROWS_PER_COMMIT])
+            raise
         return _joined(chunks) if chunks else self._ask(rows, gradients)
 
     def _chunk(self, ledger: Ledger, questions: list[Question], rows: Array, gradients: bool) -> Answer:
         known = ledger.find(questions, self.offer)
         missing = [i for i, answer in enumerate(known) if answer is None]
-        self._book(len(rows) - len(missing), gradients)
         if missing:
             fresh = self._ask(rows[missing], gradients)
             ledger.append([questions[i] for i in missing], rows[missing], fresh, self._phase)
@@ -172,6 +173,9 @@ class Metered:
                 known[position] = Answer(
                     fresh.values[i : i + 1], None if fresh.gradients is None else fresh.gradients[i : i + 1]
                 )
+        replayed = {question for i, question in enumerate(questions) if i not in missing}
+        self._book(len(replayed - self._unused), gradients)
+        self._unused -= replayed
         return _joined([answer for answer in known if answer is not None])
 
     def _tell(self) -> None:

@@ -1,0 +1,98 @@
+"""LogitLink: a probability oracle made into a logit oracle, exactly."""
+
+from dataclasses import replace
+from math import log
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, Oracle, checked_inputs
+
+# K ≥ 2: below the smallest normal number divided by the rounding unit, a probability times a small weight is
+# subnormal, so its gradient has lost digits. Above it, log p and ∇p/p are as good as the target's own numbers.
+_SMALLEST: dict[DType, float] = {
+    "float32": float(np.finfo(np.float32).tiny / np.finfo(np.float32).eps),  # 1e-31
+    "float64": float(np.finfo(np.float64).tiny / np.finfo(np.float64).eps),  # 1e-292
+}
+
+# K = 1: 1 − p has the rounding error of p, so log(1 − p) is wrong by (rounding unit)/(1 − p). From here on that is
+# less than 1e-9 (float64) and 1e-4 (float32).
+_SMALLEST_COMPLEMENT: dict[DType, float] = {"float32": 1e-3, "float64": 2e-7}
+
+
+class LogitLink:
+    """Answers logits, and their gradients, where the oracle inside answers probabilities.
+
+    K ≥ 2: the logit of class c is log p_c minus the mean of log p over the classes. It equals the target's own logit
+    up to a number that is the same for all classes and depends on the input, so all differences between classes are
+    the target's. Its gradient is ∇p_c / p_c, centred in the same way: nothing is approximated.
+    K = 1: log(p / (1 − p)), which is the target's own logit, and ∇p / (p (1 − p)).
+
+    Saturation. Where a probability is so close to 0 (for K = 1 also to 1) that its digits are lost, the logits cannot
+    be known. Such rows are answered with NaN, values and gradients alike, so that a search can turn back:
+    ``saturated(answer)`` says which they are, ``limit`` how far logits may lie apart without that.
+    So a meter, which refuses NaN, sits inside: ``LogitLink(Metered(oracle))``.
+
+    With K ≥ 3 the gradient of the top class alone does not give the gradient of any logit (nor of any difference of
+    two): such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        offer = oracle.offer
+        if offer.values != "probabilities":
+            raise MisuseError(
+                f"LogitLink: expected an oracle whose values are 'probabilities', got {offer.values!r}; use it as it is"
+            )
+        if offer.gradients == "top" and offer.outputs > 2:
+            raise MisuseError(
+                f"LogitLink: gradients of the top of {offer.outputs} classes do not determine any logit's gradient; "
+                "offer gradients='all', or offer gradients='none' and use the values alone"
+            )
+        self._oracle = oracle
+        gradients: GradientKind = "none" if offer.gradients == "none" else "all"
+        self._offer = replace(offer, values="logits", gradients=gradients)
+
+    @property
+    def offer(self) -> Offer:
+        """The offer of the oracle inside, with logits for probabilities."""
+        return self._offer
+
+    @property
+    def limit(self) -> float:
+        """The largest difference of two logits (K = 1: the largest logit) that the target's precision can show."""
+        smallest = _SMALLEST_COMPLEMENT if self._offer.outputs == 1 else _SMALLEST
+        return -log(smallest[self._offer.dtype])
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        answer = self._oracle(rows, gradients=gradients)
+        p = np.where(self._lost(answer.values), np.nan, answer.values)
+        values = np.log(p) - np.log1p(-p) if p.shape[1] == 1 else _centred(np.log(p))
+        return Answer(values, self._logit_gradients(p, answer.jacobians) if gradients else None)
+
+    def _lost(self, p: Array) -> NDArray[np.bool_]:
+        """n×1: whether a row's logits cannot be known."""
+        smallest = p.min(axis=1, keepdims=True)
+        lost: NDArray[np.bool_] = smallest < _SMALLEST[self._offer.dtype]
+        return lost | (1 - smallest < _SMALLEST_COMPLEMENT[self._offer.dtype]) if p.shape[1] == 1 else lost
+
+    def _logit_gradients(self, p: Array, jacobians: Array) -> Array:
+        if p.shape[1] == 1:
+            result: Array = jacobians / (p * (1 - p))[:, :, None]
+            return result
+        if jacobians.shape[1] == 1:  # the top one of two
+            sign = np.where(np.arange(2) == p.argmax(axis=1, keepdims=True), 1.0, -1.0)
+            jacobians = sign[:, :, None] * jacobians
+        return _centred(jacobians / p[:, :, None])
+
+
+def saturated(answer: Answer) -> NDArray[np.bool_]:
+    """n: the rows of a LogitLink's answer that could not be known."""
+    return np.isnan(answer.values[:, 0])
+
+
+def _centred(numbers: Array) -> Array:
+    """Minus the mean over the classes (axis 1)."""
+    result: Array = numbers - numbers.mean(axis=1, keepdims=True)
+    return result
