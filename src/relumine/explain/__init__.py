@@ -1,0 +1,13 @@
+"""What an endpoint answers: gradients and what explainers make of them."""
+
+from relumine.explain.methods import AbsoluteGradient as AbsoluteGradient
+from relumine.explain.methods import Classes as Classes
+from relumine.explain.methods import Cost as Cost
+from relumine.explain.methods import Explained as Explained
+from relumine.explain.methods import Explanation as Explanation
+from relumine.explain.methods import Gradient as Gradient
+from relumine.explain.methods import InputTimesGradient as InputTimesGradient
+from relumine.explain.methods import IntegratedGradients as IntegratedGradients
+from relumine.explain.methods import Of as Of
+from relumine.explain.methods import SmoothGrad as SmoothGrad
+from relumine.explain.oracle import ExplainedOracle as ExplainedOracle
