@@ -171,6 +171,11 @@ class Line:
         self._eps = float(np.finfo(oracle.offer.dtype).eps)
         self._largest = 0.0
 
+    def at(self, t: float) -> Array:
+        """x(t) = u + t·v."""
+        result: Array = self._u + t * self._v
+        return result
+
     def resolution(self, t: float) -> float:
         """ε, or what the target's dtype can tell apart near t if that is more."""
         return max(self.search.epsilon, 16 * self._eps * max(1.0, abs(t)))
@@ -202,7 +207,7 @@ class Line:
         errors = np.array([kink.left.blur + kink.right.blur for kink in kinks]) / (10 * sqrt(len(self._v)))
         distances = np.array([max(kink.left.t - t, t - kink.right.t, 0.0) for kink in kinks])
         # |Z_i·x| = |t − t_i|·|Z_i·v|: the left side is sure for far kinks, the right side for near ones.
-        x = self._u + t * self._v
+        x = self.at(t)
         far = np.abs(jumps @ x) - errors * np.linalg.norm(x)
         near = distances * (np.abs(jumps @ self._v) - errors * np.linalg.norm(self._v))
         reached = np.maximum(far, near) / np.abs(jumps).max(axis=1)
@@ -210,7 +215,7 @@ class Line:
 
     def _inside(self, t: float) -> tuple[Array, float]:
         """u + t·v, scaled into the valid box if need be (a homogeneous f has the same gradient), and the scale."""
-        x = self._u + t * self._v
+        x = self.at(t)
         scale = min(1.0, _half_width(self.oracle.offer) / float(np.abs(x).max()))
         return x * scale, scale
 
@@ -288,7 +293,7 @@ def recover_s(oracle: Metered, Z: Array, rng: np.random.Generator) -> Array:
     M = np.block([[on, off], [off, on]])
     values = oracle(np.hstack([X, -X]).T, gradients=False).values[:, 0]
     solved = np.linalg.solve(M, values)
-    s: Array = np.round(solved)
+    s = np.asarray(np.round(solved), dtype=np.float64)
     # A unit is max(z·x, 0) or max(−z·x, 0), with sign + or −, and never both.
     is_unit = np.abs(s[: len(Z)]) + np.abs(s[len(Z) :]) == 1
     if np.abs(solved - s).max() > _ROUNDING or not is_unit.all():
@@ -358,10 +363,8 @@ def _check_offer(offer: Offer) -> None:
     what = "PaperTwoLayer: expected an oracle with "
     if offer.outputs != 1:
         raise MisuseError(f"{what}one output, got {offer.outputs}; use TwoLayer")
-    if offer.values == "probabilities":
-        raise MisuseError(f"{what}real values or logits, got probabilities; put a LogitLink in front of it")
     if offer.values not in ("real", "logits"):
-        raise MisuseError(f"{what}real values or logits, got {offer.values!r}; the signs cannot be found without")
+        raise MisuseError(f"{what}real values or logits, got {offer.values!r}; use TwoLayer")
     if _half_width(offer) <= 0:
         raise MisuseError(f"{what}a box around the origin, got {offer.box}; use TwoLayer")
 
