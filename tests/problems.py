@@ -37,7 +37,7 @@ class Problem:
     weights, biases: one per layer, float64 arrays that ``dtype`` can represent
     dtype:           the precision in which the oracle computes
     values:          what the oracle answers; "probabilities" puts a softmax (K=1: a sigmoid) behind the network
-    gradients:       "all", "top" or "none", as in an Offer
+    gradients:       "all", "top", an output's index or "none", as in an Offer
     decimals:        the oracle's numbers are rounded to this many decimals, if given
     """
 
@@ -46,7 +46,7 @@ class Problem:
     activation: Activation = "relu"
     dtype: Literal["float32", "float64"] = "float64"
     values: Literal["real", "logits", "probabilities"] = "real"
-    gradients: Literal["all", "top", "none"] = "all"
+    gradients: Literal["all", "top", "none"] | int = "all"
     decimals: int | None = None
 
     @property
@@ -144,8 +144,9 @@ class Problem:
         if not gradients or self.gradients == "none":
             return self._rounded(values), None
         J = self._jacobian(x)
-        if self.gradients == "top":
-            J = J[np.arange(len(x)), values.argmax(axis=1)][:, None, :]
+        if self.gradients != "all":
+            column = values.argmax(axis=1) if self.gradients == "top" else self.gradients
+            J = J[np.arange(len(x)), column][:, None, :]
         return self._rounded(values), self._rounded(J)
 
     def _rounded(self, numbers: Array) -> Array:

@@ -34,8 +34,8 @@ class LogitLink:
     ``saturated(answer)`` says which they are, ``limit`` how far logits may lie apart without that.
     So a meter, which refuses NaN, sits inside: ``LogitLink(Metered(oracle))``.
 
-    With K ≥ 3 the gradient of the top class alone does not give the gradient of any logit (nor of any difference of
-    two): such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1.
+    With K ≥ 3 the gradient of one class alone (the top one, say) does not give the gradient of any logit, nor of any
+    difference of two: such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1.
     """
 
     def __init__(self, oracle: Oracle) -> None:
@@ -44,10 +44,10 @@ class LogitLink:
             raise MisuseError(
                 f"LogitLink: expected an oracle whose values are 'probabilities', got {offer.values!r}; use it as it is"
             )
-        if offer.gradients == "top" and offer.outputs > 2:
+        if offer.gradients not in ("all", "none") and offer.outputs > 2:
             raise MisuseError(
-                f"LogitLink: gradients of the top of {offer.outputs} classes do not determine any logit's gradient; "
-                "offer gradients='all', or offer gradients='none' and use the values alone"
+                f"LogitLink: the gradient of one probability of {offer.outputs} does not determine any logit's "
+                "gradient; offer gradients='all', or offer gradients='none' and use the values alone"
             )
         self._oracle = oracle
         gradients: GradientKind = "none" if offer.gradients == "none" else "all"
@@ -81,9 +81,10 @@ class LogitLink:
         if p.shape[1] == 1:
             result: Array = jacobians / (p * (1 - p))[:, :, None]
             return result
-        if jacobians.shape[1] == 1:  # the top one of two
-            sign = np.where(np.arange(2) == p.argmax(axis=1, keepdims=True), 1.0, -1.0)
-            jacobians = sign[:, :, None] * jacobians
+        if jacobians.shape[1] == 1:  # one of two classes
+            which = self._oracle.offer.gradients
+            known = which if isinstance(which, int) else p.argmax(axis=1, keepdims=True)
+            jacobians = np.where(np.arange(2) == known, 1.0, -1.0)[..., None] * jacobians
         return _centred(jacobians / p[:, :, None])
 
 

@@ -1,0 +1,245 @@
+"""SklearnOracle: fitted scikit-learn models that answer, with the gradients that scikit-learn does not give."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import issparse
+from scipy.special import expit, softmax
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
+from sklearn.utils.validation import check_is_fitted
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, GradientKind, Offer, ValueKind, checked_answer, checked_inputs
+
+# What stands behind the last layer: nothing, a softmax, one sigmoid answered as two classes, a sigmoid per label.
+Head = Literal["none", "softmax", "two classes", "labels"]
+
+_SUPPORTED = (
+    "linear models, LogisticRegression, MLPRegressor, MLPClassifier, and pipelines of these behind "
+    "StandardScaler, MinMaxScaler or MaxAbsScaler"
+)
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda z: z,
+    "relu": lambda z: np.maximum(z, 0),
+    "tanh": np.tanh,
+    "logistic": expit,
+}
+# Slopes as functions of the activation's value.
+_SLOPES: dict[str, Callable[[Array], Array]] = {
+    "identity": np.ones_like,
+    "relu": lambda a: (a > 0).astype(np.float64),
+    "tanh": lambda a: 1 - a * a,
+    "logistic": lambda a: a * (1 - a),
+}
+
+
+class SklearnOracle:
+    """Answers as a fitted scikit-learn model does, computing in float64 from its parameters.
+
+    estimator: a linear model (anything linear with ``coef_`` and ``intercept_``), LogisticRegression, MLPRegressor or
+               MLPClassifier, or a pipeline of scalers with one of these at its end
+    values:    regressors answer "real" numbers. Classifiers with probabilities answer "probabilities" (the default)
+               or "logits", which for two classes are one number, the log-odds. Classifiers that predict several labels
+               at once answer "logits" only, because their probabilities do not sum to 1. Other linear classifiers
+               answer their decision function as "real".
+    gradients: of every output ("all"), of the largest ("top"), of the output of this index, or of none
+
+    Probabilities of two classes are expit(−z) and expit(z), so that both keep their digits when one is nearly 1.
+    """
+
+    def __init__(
+        self,
+        estimator: BaseEstimator,
+        *,
+        values: ValueKind | None = None,
+        gradients: GradientKind | int | None = "all",
+    ) -> None:
+        self._model = _model_of(estimator)
+        chosen = self._model.values[0] if values is None else values
+        if chosen not in self._model.values:
+            raise MisuseError(
+                f"values: {type(estimator).__name__} answers {' or '.join(map(repr, self._model.values))}"
+                f"{' (one per label)' if self._model.head == 'labels' else ''}, got {chosen!r}"
+            )
+        self._probabilities = chosen == "probabilities"
+        two = self._probabilities and self._model.head == "two classes"
+        self._offer = Offer(
+            inputs=(len(self._model.shift),),
+            outputs=2 if two else len(self._model.biases[-1]),
+            values=chosen,
+            gradients="none" if gradients is None else gradients,
+        )
+        _check_equal(estimator, self._model, self(_few_inputs(self._model), gradients=False).values, chosen)
+
+    @property
+    def offer(self) -> Offer:
+        """What the model answers."""
+        return self._offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        signals = self._model.signals(rows)
+        values = self._model.squashed(signals[-1]) if self._probabilities else signals[-1]
+        jacobians = self._chosen(values, self._jacobians(signals, values)) if gradients else None
+        return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
+
+    def _jacobians(self, signals: list[Array], values: Array) -> Array:
+        jacobians = self._model.jacobians(signals)
+        if not self._probabilities:
+            return jacobians
+        p = values[:, :, None]
+        result: Array = (
+            p.prod(axis=1, keepdims=True) * [[-1.0], [1.0]] * jacobians
+            if self._model.head == "two classes"
+            else p * (jacobians - (p * jacobians).sum(axis=1, keepdims=True))
+        )
+        return result
+
+    def _chosen(self, values: Array, jacobians: Array) -> Array:
+        which = self._offer.gradients
+        if which == "all":
+            return jacobians
+        column = values.argmax(axis=1) if which == "top" else np.full(len(values), which)
+        return np.take_along_axis(jacobians, column[:, None, None], axis=1)
+
+
+@dataclass(frozen=True)
+class _Model:
+    """x ↦ W_L a(… a(W_1 (x − shift) / scale + b_1) …) + b_L, and what stands behind it."""
+
+    weights: tuple[Array, ...]
+    biases: tuple[Array, ...]
+    activation: str
+    head: Head
+    values: tuple[ValueKind, ...]
+    shift: Array
+    scale: Array
+
+    def signals(self, rows: Array) -> list[Array]:
+        """What each layer gives on, the last one the outputs before any softmax."""
+        signal = (rows - self.shift) / self.scale
+        result = []
+        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if i:
+                signal = _ACTIVATIONS[self.activation](signal)
+                result.append(signal)
+            signal = signal @ weight + bias
+        return [*result, signal]
+
+    def squashed(self, logits: Array) -> Array:
+        """Probabilities of the classes."""
+        result: Array = np.hstack([expit(-logits), expit(logits)]) if logits.shape[1] == 1 else softmax(logits, axis=1)
+        return result
+
+    def jacobians(self, signals: list[Array]) -> Array:
+        """n×K×d, of the outputs before any softmax."""
+        n, K = signals[-1].shape
+        result = np.broadcast_to(self.weights[-1].T, (n, K, len(self.weights[-1])))
+        for weight, signal in zip(self.weights[-2::-1], signals[-2::-1], strict=True):
+            through = result * _SLOPES[self.activation](signal)[:, None, :]
+            result = (through.reshape(n * K, -1) @ weight.T).reshape(n, K, -1)
+        scaled: Array = result / self.scale
+        return scaled
+
+
+def _model_of(estimator: BaseEstimator) -> _Model:
+    if not isinstance(estimator, BaseEstimator):
+        raise MisuseError(f"estimator: expected a scikit-learn model, got {type(estimator).__name__}")
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        raise MisuseError(f"estimator: {type(estimator).__name__} is not fitted; call its fit first") from None
+    *scalers, last = [step for _, step in estimator.steps] if isinstance(estimator, Pipeline) else [estimator]
+    if isinstance(last, MLPRegressor | MLPClassifier):
+        layers, activation = (last.coefs_, last.intercepts_), last.activation
+        head, values = _head_of_network(last)
+    elif hasattr(last, "coef_") and hasattr(last, "intercept_"):
+        layers, activation = _linear_layer(last), "identity"
+        head, values = _head_of_linear(last)
+    else:
+        raise MisuseError(f"estimator: expected one of {_SUPPORTED}; got {type(last).__name__}")
+    weights, biases = (tuple(np.array(array, dtype=np.float64) for array in arrays) for arrays in layers)
+    return _Model(weights, biases, activation, head, values, *_scaling(scalers, len(weights[0])))
+
+
+def _linear_layer(model: Any) -> tuple[list[Array], list[Array]]:
+    dense = model.coef_.toarray() if issparse(model.coef_) else model.coef_
+    coefficients = np.atleast_2d(dense)
+    return [coefficients.T], [np.broadcast_to(model.intercept_, len(coefficients))]
+
+
+def _scaling(scalers: list[Any], dimension: int) -> tuple[Array, Array]:
+    """All scalers as one (x − shift) / scale."""
+    shift, scale = np.zeros(dimension), np.ones(dimension)
+    for scaler in scalers:
+        if scaler == "passthrough":
+            continue
+        inner_shift, inner_scale = _one_scaling(scaler, dimension)
+        shift, scale = shift + scale * inner_shift, scale * inner_scale
+    return shift, scale
+
+
+def _one_scaling(scaler: Any, dimension: int) -> tuple[Array, Array]:
+    none, one = np.zeros(dimension), np.ones(dimension)
+    if isinstance(scaler, StandardScaler):
+        return (scaler.mean_ if scaler.with_mean else none), (scaler.scale_ if scaler.with_std else one)
+    if isinstance(scaler, MaxAbsScaler):
+        return none, scaler.scale_
+    if isinstance(scaler, MinMaxScaler) and not scaler.clip:
+        return -scaler.min_ / scaler.scale_, 1 / scaler.scale_
+    raise MisuseError(f"estimator: expected one of {_SUPPORTED}; got a pipeline with {scaler!r}")
+
+
+def _head_of_network(network: MLPRegressor | MLPClassifier) -> tuple[Head, tuple[ValueKind, ...]]:
+    if network.out_activation_ == "identity":
+        return "none", ("real",)
+    if network.out_activation_ == "softmax":
+        return "softmax", ("probabilities", "logits")
+    if network.out_activation_ == "logistic" and network.n_outputs_ == 1:
+        return "two classes", ("probabilities", "logits")
+    if network.out_activation_ == "logistic":
+        return "labels", ("logits",)
+    raise MisuseError(
+        f"estimator: expected an output activation identity, softmax or logistic, got {network.out_activation_!r}"
+    )
+
+
+def _head_of_linear(model: Any) -> tuple[Head, tuple[ValueKind, ...]]:
+    if not isinstance(model, LogisticRegression):
+        return "none", ("real",)
+    return ("two classes" if len(model.classes_) == 2 else "softmax"), ("probabilities", "logits")
+
+
+def _few_inputs(model: _Model) -> Array:
+    """A few random inputs around the training data, for an owner's look at the model."""
+    draws = np.random.default_rng(0).standard_normal((8, len(model.shift)))
+    result: Array = model.shift + model.scale * draws
+    return result
+
+
+def _check_equal(estimator: Any, model: _Model, ours: Array, values: str) -> None:
+    """Refuse what has linear parameters and yet computes something else: Poisson regression, one-versus-rest."""
+    inputs = _few_inputs(model)
+    if values == "logits":
+        ours = expit(ours) if model.head == "labels" else model.squashed(ours)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a model fitted on named columns is asked without names
+        if model.head != "none":
+            theirs = estimator.predict_proba(inputs)
+        else:
+            theirs = estimator.decision_function(inputs) if is_classifier(estimator) else estimator.predict(inputs)
+    theirs = np.asarray(theirs, dtype=np.float64).reshape(len(inputs), -1)
+    if theirs.shape != ours.shape or not np.allclose(theirs, ours, rtol=1e-4, atol=1e-5 * np.abs(theirs).max()):
+        raise MisuseError(
+            f"estimator: {type(estimator).__name__} does not compute what its parameters say; "
+            f"expected one of {_SUPPORTED}"
+        )
