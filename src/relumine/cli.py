@@ -1,0 +1,236 @@
+"""The command line: one thin command per library call, and one place that turns errors into messages.
+
+Exit codes: 0 done, 1 internal error, 2 usage, 3 inconclusive (not recovered, the oracle failed, the budget ended),
+130 interrupted. Heavy imports wait until a command runs, so that ``--help`` answers at once.
+"""
+
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from relumine import __version__
+from relumine.errors import BudgetError, MisuseError, OracleError, RelumineError
+
+if TYPE_CHECKING:
+    from relumine.oracle.base import Oracle
+    from relumine.oracle.ledger import Ledger
+    from relumine.reconstruct.result import Reconstructor
+
+DONE, INTERNAL, USAGE, INCONCLUSIVE, INTERRUPTED = 0, 1, 2, 3, 130
+
+_RESPONSIBLE = "For models that you own or are allowed to test."
+
+app = typer.Typer(
+    name="relumine",
+    help=f"How much of a model do its predictions and explanations give away? Reconstruct it and see. {_RESPONSIBLE}",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+Method = Literal["auto", "paper", "two-layer", "values", "linear"]
+Values = Literal["logits", "probabilities", "real"]
+Gradients = Literal["all", "top", "none"]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
+Seed = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"relumine {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def reconstruct(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), .safetensors weights "
+            "with --factory, or a .skops file (scikit-learn). Pickles are never loaded.",
+        ),
+    ],
+    *,
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="auto: linear, then one hidden layer. paper: Algorithm 1 of the paper, needs --hidden. two-layer: "
+            "one hidden layer from gradients. values: the same without gradients. linear: no hidden layer."
+        ),
+    ] = "auto",
+    budget: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ask at most this many queries.")] = None,
+    seed: Seed = 0,
+    hidden: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of hidden units, for --method paper.")
+    ] = None,
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Shape of one input, e.g. 1,28,28, where TARGET does not say.")
+    ] = None,
+    values: Annotated[Values | None, typer.Option(help="What the target's outputs are.")] = None,
+    gradients: Annotated[Gradients | None, typer.Option(help="Of which outputs gradients are answered.")] = None,
+    factory: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Keep every answer there; the same command goes on after an interruption."),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the clone: .safetensors or .onnx; repeatable."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Ask a model questions until its parameters are known.
+
+    What was found is compared with TARGET at fresh points before it is called recovered.
+
+    For models that you own or are allowed to test.
+    """
+    with _errors_as_messages(debug):
+        from rich.console import Console
+
+        from relumine.console import Watch, show
+        from relumine.oracle.metered import Metered
+        from relumine.reconstruct.export import check_writable
+        from relumine.reconstruct.result import Outcome
+        from relumine.targets import fingerprint, load_target
+
+        asker = _reconstructor(method, hidden)
+        for path in output or []:
+            check_writable(path)
+        oracle = load_target(
+            target,
+            input_shape=_parsed_shape(input_shape),
+            values=values,
+            gradients=gradients,
+            factory=factory,
+        )
+        facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed}
+        ledger = _ledger(run, oracle, **facts) if run else None
+        started = time.monotonic()
+        with Watch(Console(stderr=True)) as watch, _interruption_explained(watch, ledger):
+            result = asker(Metered(oracle, ledger=ledger, budget=budget, watch=watch), rng=seed)
+        show(Console(), result, time.monotonic() - started)
+        if result.outcome is not Outcome.RECOVERED:
+            raise typer.Exit(INCONCLUSIVE)
+        for path in output or []:
+            print(f"wrote {result.save(path)}")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the picture goes.")] = Path("demo"),
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> None:
+    """Reconstruct small networks trained here and now.
+
+    Trains on scikit-learn's digits, compares what each method asks for, and draws the paper's search. Takes under a
+    minute and needs no network connection.
+    """
+    with _errors_as_messages(debug):
+        from relumine.demo import run_demo
+
+        run_demo(out, seed)
+
+
+def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":
+    import relumine as rl
+
+    if method == "paper":
+        if hidden is None:
+            raise MisuseError("--method paper needs to know the number of hidden units: add --hidden N")
+        return rl.PaperTwoLayer(hidden=hidden)
+    if hidden is not None:
+        raise MisuseError("--hidden belongs to --method paper; the other methods find the number themselves")
+    others = {"auto": rl.Auto, "two-layer": rl.TwoLayer, "values": rl.TwoLayerFromValues, "linear": rl.Linear}
+    asker: Reconstructor = others[method]()
+    return asker
+
+
+def _parsed_shape(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise MisuseError(f"--input-shape: expected positive integers such as 784 or 1,28,28, got {text!r}")
+    return shape
+
+
+def _ledger(run: Path, oracle: "Oracle", **facts: object) -> "Ledger":
+    """The ledger of a run folder, bound to what must be the same when the run is resumed."""
+    from relumine.oracle.ledger import Ledger
+
+    ledger = Ledger(run / "ledger.sqlite")
+    ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
+    return ledger
+
+
+@contextmanager
+def _interruption_explained(watch: Any, ledger: "Ledger | None") -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = (
+            "Nothing is kept; with --run FOLDER every answer is."
+            if ledger is None
+            else f"{len(ledger):,} answers are kept in {ledger.path}; the same command goes on from there."
+        )
+        _say(f"\nInterrupted after {watch.queries:,} queries. {kept}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _errors_as_messages(debug: bool) -> Iterator[None]:
+    """The one place that turns errors into a message and an exit code."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        _say("\nInterrupted.")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, RelumineError):
+            _say(f"error: {error}")
+            raise typer.Exit(INCONCLUSIVE if isinstance(error, OracleError | BudgetError) else USAGE) from None
+        _say(f"internal error: {type(error).__name__}: {error}")
+        _say("This is a fault in relumine. --debug shows where it happened; please report it.")
+        raise typer.Exit(INTERNAL) from None
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+def main() -> None:
+    """The entry point ``relumine``."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a narrow encoding must not be an error
+    app()

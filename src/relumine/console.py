@@ -1,0 +1,109 @@
+"""What a person sees: progress while a run goes on, and a table, the evidence and a verdict when it has ended."""
+
+import time
+from types import TracebackType
+
+from rich import box
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from relumine.oracle.metered import Progress, Tally
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+
+# Where progress goes to a file or a pipe, a line is written at each new phase and after this many seconds.
+_SECONDS_BETWEEN_LINES = 10
+
+
+class Watch:
+    """Shows where a run stands: one live line on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.queries = 0
+        self._console = console
+        self._bar = Bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console)
+        self._task = self._bar.add_task("starting")
+        self._phase = ""
+        self._written = time.monotonic()
+
+    def __enter__(self) -> "Watch":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._console.is_terminal:
+            self._bar.update(self._task, visible=False)
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        self.queries = progress.spent.queries
+        if self._console.is_terminal:
+            self._bar.update(self._task, description=_standing(progress))
+        elif progress.phase != self._phase or time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
+            self._phase, self._written = progress.phase, time.monotonic()
+            self._console.print(_standing(progress), highlight=False, soft_wrap=True)
+
+
+def _standing(progress: Progress) -> str:
+    units = "" if progress.units is None else f", {counted(progress.units, 'unit')} found"
+    return f"{progress.phase}: {asked(progress.spent)} asked{units}"
+
+
+def show(console: Console, result: Reconstruction, seconds: float) -> None:
+    """The closing table, the evidence, and one line with the verdict."""
+    console.print(_costs(result))
+    for name, fact in _facts(result, seconds):
+        console.print(f"  {name:<20} {fact}", highlight=False, soft_wrap=True)
+    colour = "green" if result.outcome is Outcome.RECOVERED else "yellow"
+    name = result.outcome.name.replace("_", " ")
+    console.print(f"\n[bold {colour}]{name}[/]  {result.outcome.value}", highlight=False, soft_wrap=True)
+
+
+def _costs(result: Reconstruction) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_footer=True)
+    table.add_column("phase", "total")
+    for header, number in _COLUMNS.items():
+        table.add_column(header, f"{getattr(result.spent, number):,}", justify="right")
+    for phase, tally in result.spent.phases.items():
+        table.add_row(phase, *(f"{getattr(tally, number):,}" for number in _COLUMNS.values()))
+    return table
+
+
+_COLUMNS = {"gradient queries": "gradient_queries", "value queries": "value_queries", "numbers returned": "floats"}
+
+
+def _facts(result: Reconstruction, seconds: float) -> list[tuple[str, str]]:
+    evidence = result.evidence
+    facts = []
+    if result.clone is not None:
+        hidden = " and ".join(f"{units:,}" for units in result.hidden)
+        facts.append(("hidden units found", hidden or "none: the model is linear"))
+    if evidence.noise_floor is not None:
+        facts.append(("noise floor", f"{evidence.noise_floor:.1e} of the answers' size"))
+    if evidence.smallest_spacing is not None:
+        facts.append(("closest kinks", f"{evidence.smallest_spacing:.1e} apart on a searched line"))
+    if evidence.verification_gap is not None:
+        facts.append(("verification", _verified(evidence)))
+    if evidence.remark:
+        facts.append(("remark", evidence.remark))
+    return [*facts, ("time", f"{seconds:.1f} s")]
+
+
+def _verified(evidence: Evidence) -> str:
+    return (
+        f"largest gap {evidence.verification_gap:.1e} of the largest answer, at {evidence.verification_points:,} points"
+    )
+
+
+def asked(tally: Tally) -> str:
+    """'12 gradient and 3 value queries', leaving out what was not asked."""
+    kinds = {"gradient": tally.gradient_queries, "value": tally.value_queries}
+    parts = [f"{number:,} {kind}" for kind, number in kinds.items() if number]
+    return f"{' and '.join(parts) or 'no'} {'query' if tally.queries == 1 else 'queries'}"
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 unit', '2 units'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,193 @@
+"""The demonstration: train two small networks, reconstruct them in every way that fits, draw the paper's search."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from relumine.console import Watch
+from relumine.errors import MisuseError
+from relumine.oracle.base import Array
+from relumine.oracle.metered import Metered
+from relumine.oracle.torch import TorchOracle
+from relumine.picture import draw_search
+from relumine.reconstruct.paper import PaperTwoLayer
+from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
+from relumine.reconstruct.two_layer import TwoLayer
+from relumine.reconstruct.values import TwoLayerFromValues
+
+if TYPE_CHECKING:
+    import torch
+
+_TEST_IMAGES = 500
+_TRAINING_STEPS = 200
+_UNITS_OF_TEN, _UNITS_OF_PARITY = 64, 24
+
+
+@dataclass(frozen=True, eq=False)
+class Digits:
+    """scikit-learn's 8×8 digits, shuffled, pixels around 0: some to train on, some to test with."""
+
+    images: Array
+    labels: Array
+    test_images: Array
+    test_labels: Array
+
+    @classmethod
+    def load(cls, rng: np.random.Generator) -> "Digits":
+        """They come with scikit-learn: nothing is downloaded."""
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        order = rng.permutation(len(images))
+        images, labels = (images[order] - images.mean(axis=0)) / 4, labels[order]
+        return cls(images[_TEST_IMAGES:], labels[_TEST_IMAGES:], images[:_TEST_IMAGES], labels[:_TEST_IMAGES])
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """A trained network, and how its outputs tell a class."""
+
+    name: str
+    module: "torch.nn.Module"
+    classes: Callable[[Array], NDArray[Any]]
+
+    @property
+    def oracle(self) -> TorchOracle:
+        """Answers logits and their gradients."""
+        return TorchOracle(self.module, input_shape=(64,), gradients="all", values="logits")
+
+    def chosen(self, images: Array) -> NDArray[Any]:
+        """The classes that the target chooses."""
+        return self.classes(self.oracle(images, gradients=False).values)
+
+
+def run_demo(out: Path, seed: int) -> None:
+    """Train, reconstruct, compare, draw."""
+    _require_folder(out)
+    console, started = Console(), time.monotonic()
+    digits = Digits.load(np.random.default_rng(seed))
+    ten, parity = _ten_digits(digits, seed), _odd_or_even(digits, seed)
+    paper = PaperTwoLayer(hidden=_UNITS_OF_PARITY)
+    ours: dict[str, Reconstructor] = {"two-layer": TwoLayer(), "values": TwoLayerFromValues()}
+    table = _empty_table()
+    _compare(table, ten, ours, digits, seed)
+    results = _compare(table, parity, {"paper": paper, **ours}, digits, seed)
+    console.print(table)
+    pictures = draw_search(parity.oracle, paper, out, seed, _remark(results))
+    console.print("The paper's method knows one output without biases, so it is shown on the second network only.")
+    console.print(f"Its search, drawn: {' and '.join(map(str, pictures))}", highlight=False, soft_wrap=True)
+    console.print(f"{time.monotonic() - started:.0f} seconds in all.", highlight=False)
+
+
+def _require_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MisuseError(f"--out: expected a folder to write in, got {out} ({error.strerror})") from error
+
+
+def _ten_digits(digits: Digits, seed: int) -> Target:
+    import torch
+
+    labels = torch.tensor(digits.labels)
+    network = _network(_UNITS_OF_TEN, 10, True, seed)
+    module = _trained(network, digits, lambda logits: torch.nn.functional.cross_entropy(logits, labels))
+    target = Target(f"which digit: 64-{_UNITS_OF_TEN}-10", module, lambda outputs: outputs.argmax(axis=1))
+    return _announced(target, digits.test_images, digits.test_labels)
+
+
+def _odd_or_even(digits: Digits, seed: int) -> Target:
+    import torch
+
+    odd = torch.tensor(digits.labels % 2, dtype=torch.float64)[:, None]
+    loss = torch.nn.functional.binary_cross_entropy_with_logits
+    module = _trained(_network(_UNITS_OF_PARITY, 1, False, seed), digits, lambda logits: loss(logits, odd))
+    target = Target(f"odd or even: 64-{_UNITS_OF_PARITY}-1, no biases", module, lambda outputs: outputs[:, 0] > 0)
+    return _announced(target, digits.test_images, digits.test_labels % 2)
+
+
+def _network(hidden: int, outputs: int, bias: bool, seed: int) -> "torch.nn.Module":
+    import torch
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        layers = torch.nn.Linear(64, hidden, bias), torch.nn.ReLU(), torch.nn.Linear(hidden, outputs, bias)
+    return torch.nn.Sequential(*layers).double()
+
+
+def _trained(
+    module: "torch.nn.Module", digits: Digits, loss: "Callable[[torch.Tensor], torch.Tensor]"
+) -> "torch.nn.Module":
+    import torch
+
+    images = torch.tensor(digits.images)
+    optimiser = torch.optim.Adam(module.parameters(), lr=1e-2)
+    for _ in range(_TRAINING_STEPS):
+        optimiser.zero_grad()
+        loss(module(images)).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return module
+
+
+def _announced(target: Target, images: Array, labels: Array) -> Target:
+    right = float((target.chosen(images) == labels).mean())
+    Console().print(f"trained {target.name} ({right:.1%} of test images right)", highlight=False)
+    return target
+
+
+def _empty_table() -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for header in ("network", "method"):
+        table.add_column(header)
+    for header in ("gradient\nqueries", "value\nqueries", "queries\nper unit", "same\nanswers", "largest\ngap", "time"):
+        table.add_column(header, justify="right")
+    return table
+
+
+def _compare(
+    table: Table, target: Target, methods: Mapping[str, Reconstructor], digits: Digits, seed: int
+) -> dict[str, Reconstruction]:
+    """Reconstruct with each method and add a row for it."""
+    results = {}
+    for name, method in methods.items():
+        started = time.monotonic()
+        with Watch(Console(stderr=True)) as watch:
+            results[name] = method(Metered(target.oracle, watch=watch), rng=seed)
+        first = name == next(iter(methods))
+        table.add_row(
+            target.name if first else "",
+            name,
+            *_figures(results[name], target, digits.test_images),
+            f"{time.monotonic() - started:.1f} s",
+            end_section=name == list(methods)[-1],
+        )
+    return results
+
+
+def _figures(result: Reconstruction, target: Target, images: Array) -> list[str]:
+    """Queries of each kind and per unit; agreement and largest relative gap on images that nobody asked about."""
+    spent = result.spent
+    queries = [f"{spent.gradient_queries:,}", f"{spent.value_queries:,}"]
+    if result.outcome is not Outcome.RECOVERED:
+        return [*queries, "", result.outcome.name.lower().replace("_", " "), ""]
+    answers = target.oracle(images, gradients=False).values
+    clone = result.predict(images)
+    same = float((target.classes(clone) == target.classes(answers)).mean())
+    gap = np.abs(clone - answers).max() / np.abs(answers).max()
+    return [*queries, f"{spent.queries / sum(result.hidden):,.1f}", f"{same:.1%}", f"{gap:.0e}"]
+
+
+def _remark(results: Mapping[str, Reconstruction]) -> str:
+    paper, ours = (results[name].spent for name in ("paper", "two-layer"))
+    return (
+        f"The paper’s method: {paper.gradient_queries:,} gradient and {paper.value_queries:,} value queries.\n"
+        f"TwoLayer, same network: {ours.gradient_queries:,} and {ours.value_queries:,}."
+    )

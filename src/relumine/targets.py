@@ -1,0 +1,349 @@
+"""Loading a TARGET: from the words on a command line to an oracle.
+
+    package.module:factory          a function that returns an nn.Module, a scikit-learn estimator or an Oracle
+    model.pt2                       torch.export.save
+    model.pt                        TorchScript
+    weights.safetensors + factory   a state dict, and the function that makes its module
+    clone.safetensors               a clone that relumine saved
+    model.skops                     a scikit-learn model saved by skops
+
+No pickle is ever loaded: it may run any code. A factory, a TorchScript file and an exported program are programs,
+so load only those that you trust.
+"""
+
+import hashlib
+import importlib
+import io
+import json
+import logging
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relumine.errors import RelumineError, TargetError
+from relumine.oracle.base import GradientKind, Oracle, ValueKind
+from relumine.reconstruct.export import load
+
+if TYPE_CHECKING:
+    import torch
+
+_FORMS = (
+    "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), "
+    ".safetensors weights with --factory, or a scikit-learn model saved by skops (.skops)"
+)
+_PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
+
+# What a .pt2 archive may hold. Everything else in there is, or may be, unpickled by torch.export.load.
+_PLAIN_PARTS = (
+    "models/model.json",
+    "data/weights/weight_",
+    "data/constants/tensor_",
+    "extra/",
+    "archive_format",
+    "archive_version",
+    "byteorder",
+    ".data/",
+)
+_PART_LISTS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+_SAMPLE_INPUTS = "data/sample_inputs/model.pt"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the file does not say: the shape of one input, what a value is, which gradients are answered."""
+
+    input_shape: tuple[int, ...] | None = None
+    values: ValueKind | None = None
+    gradients: GradientKind | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Only those that were said, by their names."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def load_target(
+    text: str,
+    *,
+    input_shape: Sequence[int] | None = None,
+    values: ValueKind | None = None,
+    gradients: GradientKind | None = None,
+    factory: str | None = None,
+) -> Oracle:
+    """The oracle that ``text`` names, or a TargetError that says what was expected, what was got and what to do."""
+    options = Options(None if input_shape is None else tuple(input_shape), values, gradients)
+    suffix = Path(text).suffix.lower()
+    if factory is not None and suffix != ".safetensors":
+        raise TargetError(f"--factory belongs to a .safetensors file, got the target {text!r}; leave it out")
+    if suffix in _LOADERS:
+        path = _existing(text)
+        try:
+            return _LOADERS[suffix](path, options, factory)
+        except RelumineError:
+            raise
+        except Exception as error:
+            raise TargetError(f"{path}: cannot be loaded: {_line(error)}") from error
+    if suffix in _PICKLES:
+        raise TargetError(f"{text}: {_no_pickle('this kind of file')}")
+    if ":" in text:
+        return _oracle(_made_by(text), options, text)
+    raise TargetError(f"TARGET: expected {_FORMS}; got {text!r}")
+
+
+def fingerprint(text: str) -> str:
+    """What tells this target from another: the file's SHA-256, or the factory's name."""
+    path = Path(text)
+    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else text
+
+
+def _existing(text: str) -> Path:
+    path = Path(text)
+    if not path.is_file():
+        raise TargetError(f"{text}: expected a file, got {'a folder' if path.is_dir() else 'nothing of that name'}")
+    return path
+
+
+def _made_by(text: str) -> object:
+    """What the factory ``package.module:name`` returns; the current folder is searched first."""
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise TargetError(f"expected package.module:factory, got {text!r}")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    made: Any
+    try:
+        made = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        what = f"no module {error.name!r}" if error.name else str(error)
+        raise TargetError(f"{text}: {what} in this folder or among the installed packages") from error
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{text}: importing {module_name} failed with {_line(error)}") from error
+    for part in name.split("."):
+        if not hasattr(made, part):
+            raise TargetError(f"{text}: {module_name} has no {name!r}; it has {_public_names(made)}")
+        made = getattr(made, part)
+    if _is_model(made):
+        return made
+    if not callable(made):
+        raise TargetError(f"{text}: expected a function that returns a model, got {type(made).__name__}")
+    try:
+        return made()
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"{text}: the factory, called without arguments, failed with {_line(error)}") from error
+
+
+def _public_names(module: object) -> str:
+    """Functions and classes that were written there, not imported."""
+    home = getattr(module, "__name__", None)
+    written = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == home]
+    return ", ".join(name for name in written[:8] if not name.startswith("_")) or "no functions"
+
+
+def _is_model(candidate: object) -> bool:
+    return not isinstance(candidate, type) and (
+        _is_module(candidate) or _is_estimator(candidate) or isinstance(candidate, Oracle)
+    )
+
+
+def _is_module(candidate: object) -> bool:
+    torch = sys.modules.get("torch")  # whoever holds a module has imported torch
+    return torch is not None and isinstance(candidate, torch.nn.Module)
+
+
+def _is_estimator(candidate: object) -> bool:
+    base = sys.modules.get("sklearn.base")
+    return base is not None and isinstance(candidate, base.BaseEstimator)
+
+
+def _oracle(model: object, options: Options, text: object) -> Oracle:
+    """The oracle in front of whatever a factory or a file gave."""
+    if _is_module(model):
+        return _torch_oracle(model, options, text)  # type: ignore[arg-type]
+    if _is_estimator(model):
+        return _sklearn_oracle(model, options, text)
+    if isinstance(model, Oracle) and not isinstance(model, type):
+        if options.given():
+            flags = ", ".join(f"--{name.replace('_', '-')}" for name in options.given())
+            raise TargetError(f"{text}: an Oracle makes its own offer; leave out {flags}")
+        return model
+    raise TargetError(
+        f"{text}: expected an nn.Module, a scikit-learn estimator or an Oracle, got {type(model).__name__}"
+    )
+
+
+def _torch_oracle(module: "torch.nn.Module", options: Options, text: object) -> Oracle:
+    from relumine.oracle.torch import TorchOracle
+
+    said = options.given()
+    shape = said.pop("input_shape", None) or _width_of_first_layer(module)
+    if shape is None:
+        raise TargetError(f"{text}: the shape of one input is not written there; say it, e.g. --input-shape 1,28,28")
+    try:
+        return TorchOracle(module, input_shape=shape, **said)
+    except RelumineError as error:
+        raise TargetError(f"{text}: with inputs of shape {shape}: {error}") from error
+
+
+def _width_of_first_layer(module: "torch.nn.Module") -> tuple[int, ...] | None:
+    """(d,) where the first parameter is the matrix of a fully connected layer."""
+    first = next(module.parameters(), None)
+    return (first.shape[1],) if first is not None and first.ndim == 2 else None
+
+
+def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle:
+    from relumine.oracle.sklearn import SklearnOracle
+
+    said = options.given()
+    if said.pop("input_shape", None):
+        raise TargetError(f"{text}: a scikit-learn model knows the size of its inputs; leave out --input-shape")
+    try:
+        return SklearnOracle(estimator, **said)
+    except RelumineError as error:
+        raise TargetError(f"{text}: {error}") from error
+
+
+def _from_skops(path: Path, options: Options, _: str | None) -> Oracle:
+    import skops.io
+
+    # skops trusts scikit-learn's estimators already; fitted MLPs hold their optimiser besides.
+    types = skops.io.get_untrusted_types(file=path)
+    strange = [name for name in types if not name.startswith("sklearn.neural_network._stochastic_optimizers.")]
+    if strange:
+        raise TargetError(
+            f"{path}: expected scikit-learn's own types only, got {', '.join(strange)}; "
+            "write a factory that loads it: package.module:factory"
+        )
+    return _oracle(skops.io.load(path, trusted=types), options, path)
+
+
+def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:
+    if factory is None:
+        network = load(path)
+        said = {"input_shape": network.inputs, "values": network.values} | options.given()
+        return _torch_oracle(network.to_torch(), Options(**said), path)
+    from safetensors.torch import load_file
+
+    module = _made_by(factory)
+    if not _is_module(module):
+        raise TargetError(f"--factory {factory}: expected an nn.Module to put weights in, got {type(module).__name__}")
+    try:
+        module.load_state_dict(load_file(path))  # type: ignore[attr-defined]
+    except RuntimeError as error:
+        raise TargetError(f"{path}: these weights do not fit the module of {factory}: {error}") from error
+    return _torch_oracle(module, options, path)  # type: ignore[arg-type]
+
+
+def _from_torchscript(path: Path, options: Options, _: str | None) -> Oracle:
+    """TorchScript archives are read by torch's own C++ reader, which knows tensors and no Python objects."""
+    import torch
+
+    _require_torchscript(path)
+    with _quiet():
+        return _torch_oracle(torch.jit.load(str(path), map_location="cpu"), options, path)  # type: ignore[no-untyped-call]
+
+
+def _require_torchscript(path: Path) -> None:
+    names = _parts(path) if zipfile.is_zipfile(path) else []
+    if "constants.pkl" in names:
+        return
+    if "models/model.json" in names:
+        raise TargetError(f"{path}: this is an exported program; give it the ending .pt2")
+    if "data.pkl" in names or path.read_bytes()[:1] == b"\x80":
+        raise TargetError(f"{path}: {_no_pickle('a file written by torch.save')}")
+    raise TargetError(f"{path}: expected a TorchScript file, got something else; write one with torch.jit.save")
+
+
+def _from_exported(path: Path, options: Options, _: str | None) -> Oracle:
+    import torch
+
+    with _quiet():
+        program = torch.export.load(_without_pickles(path))
+    batch, *shape = _input_shape(program, path)
+    if isinstance(batch, int) and batch > 1:
+        raise TargetError(
+            f"{path}: expected a model for any number of inputs, this one takes {batch} at a time; export it with "
+            "dynamic_shapes=({0: torch.export.Dim('rows')},)"
+        )
+    said = {"input_shape": tuple(shape)} | options.given()
+    return _torch_oracle(program.module(), Options(**said), path)
+
+
+def _input_shape(program: "torch.export.ExportedProgram", path: Path) -> Sequence[Any]:
+    names = program.graph_signature.user_inputs
+    if len(names) != 1:
+        raise TargetError(f"{path}: expected a model of one input, got one of {len(names)}")
+    (node,) = (node for node in program.graph.nodes if node.name == names[0])
+    shape: Sequence[Any] = node.meta["val"].shape
+    return shape
+
+
+def _without_pickles(path: Path) -> io.BytesIO:
+    """A copy of a .pt2 archive in which nothing is left that torch.export.load would unpickle.
+
+    It falls back to an unrestricted unpickler for several parts. Copying, instead of looking, leaves no second
+    reading of the same file that could see other parts.
+    """
+    if not zipfile.is_zipfile(path):
+        raise TargetError(f"{path}: expected a file written by torch.export.save, got something else")
+    copy = io.BytesIO()
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
+        for name in source.namelist():
+            part = name.partition("/")[2]
+            content = source.read(name)
+            if part == _SAMPLE_INPUTS:
+                content = b""  # pickled example inputs, not needed
+            elif part in _PART_LISTS:
+                _require_plain(path, json.loads(content))
+            elif not part.startswith(_PLAIN_PARTS):
+                raise TargetError(f"{path}: {_no_pickle(f'its part {part!r}')}")
+            target.writestr(name, content)
+    copy.seek(0)
+    return copy
+
+
+def _require_plain(path: Path, parts: Any) -> None:
+    for name, part in parts["config"].items():
+        if part["use_pickle"] or not part["path_name"].startswith(("weight_", "tensor_")):
+            raise TargetError(f"{path}: {_no_pickle(f'its entry {name!r}')}")
+
+
+def _parts(path: Path) -> list[str]:
+    with zipfile.ZipFile(path) as archive:
+        return [name.partition("/")[2] for name in archive.namelist()]
+
+
+def _no_pickle(what: str) -> str:
+    return (
+        f"{what} is pickled, and pickles may run any code when they are loaded; save the model with "
+        "torch.export.save (.pt2), its state dict with safetensors (and --factory), or scikit-learn models with skops"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without torch's deprecation warnings and logged tracebacks: what matters is raised."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+
+
+def _line(error: BaseException) -> str:
+    """An error of somebody else's in one line."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+_LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {
+    ".skops": _from_skops,
+    ".safetensors": _from_safetensors,
+    ".pt": _from_torchscript,
+    ".pt2": _from_exported,
+}
