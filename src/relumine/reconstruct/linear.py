@@ -274,10 +274,13 @@ def _rows(sights: list[_Sight]) -> dict[int, Array]:
 
 
 def _push_down(offer: Offer, sights: list[_Sight], margin: float) -> Array:
-    """The nearest point where, by their gradients, all classes seen so far are ``margin`` below the best unseen one."""
+    """The nearest point where, by their gradients, all classes seen so far are below the best unseen one.
+
+    Each by another multiple of ``margin``: a tie on top would leave open whose gradient was answered.
+    """
     rows, last = _rows(sights), sights[-1]
     unseen = max(last.logits[k] for k in range(offer.outputs) if k not in rows)
-    drops = np.array([max(last.logits[k] - unseen + margin, 0) for k in rows])
+    drops = np.array([max(last.logits[k] - unseen + margin * (1 + 0.1 * i / len(rows)), 0) for i, k in enumerate(rows)])
     away = np.linalg.lstsq(np.array([*rows.values()]), -drops, rcond=None)[0]
     return _into_box(offer, last.x + away)
 
