@@ -131,7 +131,7 @@ class Problem:
         n, K = logits.shape
         J = np.broadcast_to(weights[-1], (n, *weights[-1].shape))
         for A, z in zip(weights[-2::-1], before[::-1], strict=True):
-            J = ((J * _SLOPE[self.activation](z)[:, None, :]).reshape(n * K, -1) @ A).reshape(n, K, -1)
+            J = ((J * _SLOPE[self.activation](z)[:, None, :]).reshape(n * K, len(A)) @ A).reshape(n, K, A.shape[1])
         if self.values != "probabilities":
             return np.array(J)
         p = _finish(logits, "probabilities")[:, :, None]

@@ -110,7 +110,10 @@ def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> A
     """Questions as finite float64 rows, or a MisuseError that says what is wrong with them."""
     if gradients and offer.gradients == "none":
         raise MisuseError("gradients were asked of an oracle that offers none; ask with gradients=False")
-    rows = np.asarray(inputs, dtype=np.float64)
+    try:
+        rows = np.asarray(inputs, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise MisuseError(f"inputs: expected an array of numbers, got {type(inputs).__name__} ({error})") from error
     if rows.ndim != 2 or rows.shape[1] != offer.dimension:
         raise MisuseError(f"inputs: expected shape (n, {offer.dimension}), got {rows.shape}; flatten each input")
     if not np.isfinite(rows).all():

@@ -146,7 +146,7 @@ class _Model:
         result = np.broadcast_to(self.weights[-1].T, (n, K, len(self.weights[-1])))
         for weight, signal in zip(self.weights[-2::-1], signals[-2::-1], strict=True):
             through = result * _SLOPES[self.activation](signal)[:, None, :]
-            result = (through.reshape(n * K, -1) @ weight.T).reshape(n, K, -1)
+            result = (through.reshape(n * K, signal.shape[1]) @ weight.T).reshape(n, K, len(weight))
         scaled: Array = result / self.scale
         return scaled
 
