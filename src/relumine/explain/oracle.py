@@ -22,7 +22,7 @@ _VALUES: dict[Of, ValueKind] = {
 }
 
 # Rows of activations held at once: bounds memory when an explanation asks at many points per input.
-_ROWS_AT_ONCE = 512
+_ROWS_AT_ONCE = 128
 
 
 class ExplainedOracle:

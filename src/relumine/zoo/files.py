@@ -1,0 +1,138 @@
+"""Readers of the files that MNIST and CIFAR10 are published in: bytes in, uint8 arrays out."""
+
+import gzip
+import io
+import lzma
+import pickle
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.errors import DataError
+
+Bytes = NDArray[np.uint8]
+
+ENDINGS = ("", ".gz", ".xz")
+_IMAGE = (3, 32, 32)
+_PIXELS = 3 * 32 * 32
+_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError)
+
+
+def content(path: Path) -> bytes:
+    """What the file holds, unpacked if its name ends in .gz or .xz."""
+    try:
+        if path.suffix == ".gz":
+            return gzip.decompress(path.read_bytes())
+        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    except _DAMAGED as error:
+        raise DataError(f"cannot read {path}: {error}; the file is truncated or damaged, replace it") from error
+
+
+def archived(path: Path, names: set[str]) -> dict[str, bytes]:
+    """The named members of a .tar.gz, whatever folder they are in. Nothing is unpacked to disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            for member in archive:
+                name = member.name.rsplit("/", 1)[-1]
+                stream = archive.extractfile(member) if name in names else None
+                if stream is not None:
+                    found[name] = stream.read()
+    except _DAMAGED as error:
+        raise DataError(f"cannot read {path}: {error}; the archive is truncated or damaged, replace it") from error
+    missing = names - found.keys()
+    if missing:
+        raise DataError(
+            f"{path}: expected the members {', '.join(sorted(names))}, missing {', '.join(sorted(missing))}"
+        )
+    return found
+
+
+def idx(data: bytes, name: str) -> Bytes:
+    """The array of unsigned bytes in an idx file: 0, 0, 8, number of axes, their lengths, the bytes."""
+    if len(data) < 4 or data[:3] != b"\0\0\x08":
+        raise DataError(f"{name}: expected an idx file of unsigned bytes, got one that begins with {data[:4].hex()!r}")
+    start = 4 + 4 * data[3]
+    if len(data) < start:
+        raise DataError(f"{name}: the idx header ends after {len(data)} bytes, expected {start}; the file is truncated")
+    shape = struct.unpack(f">{data[3]}I", data[4:start])
+    expected = start + int(np.prod(shape, dtype=np.uint64))
+    if len(data) != expected:
+        raise DataError(f"{name}: expected {expected} bytes for shape {shape}, got {len(data)}; the file is damaged")
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+def cifar_binary(data: bytes, name: str) -> tuple[Bytes, Bytes]:
+    """Images n×3×32×32 and labels n from records of a label and the red, green and blue planes."""
+    if not data or len(data) % (1 + _PIXELS):
+        raise DataError(
+            f"{name}: expected records of {1 + _PIXELS} bytes, got {len(data)} bytes; the file is truncated"
+        )
+    records = np.frombuffer(data, np.uint8).reshape(-1, 1 + _PIXELS)
+    return records[:, 1:].reshape(-1, *_IMAGE), records[:, 0]
+
+
+def cifar_python(data: bytes, name: str) -> tuple[Bytes, Bytes]:
+    """Images n×3×32×32 and labels n from a batch of the python version: a pickle, of which nothing is executed."""
+    try:
+        batch = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        fields = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
+        images = fields["data"].array.reshape(-1, *_IMAGE)
+        labels = np.array(fields["labels"], dtype=np.uint8)
+    except Exception as error:  # a damaged pickle can raise almost anything
+        raise DataError(f"{name}: not a CIFAR batch of the python version ({type(error).__name__}: {error})") from error
+    if labels.shape != (len(images),):
+        raise DataError(f"{name}: expected one label for each of {len(images)} images, got {labels.shape}")
+    return images, labels
+
+
+class _PlainArray:
+    """Stands for numpy.ndarray in a pickle: takes the state of an array of unsigned bytes, and no other."""
+
+    array: Bytes
+
+    def __setstate__(self, state: tuple[int, tuple[int, ...], "_PlainType", bool, bytes]) -> None:
+        _, shape, kind, fortran, raw = state
+        if not isinstance(kind, _PlainType) or kind.code != "u1":
+            raise pickle.UnpicklingError("expected an array of unsigned bytes")
+        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+class _PlainType:
+    """Stands for numpy.dtype in a pickle."""
+
+    def __init__(self, code: str | bytes, *_: object) -> None:
+        self.code = code.decode() if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: object) -> None:
+        """Byte order and the like mean nothing for single bytes."""
+
+
+def _plain_array(*_: object) -> _PlainArray:
+    return _PlainArray()
+
+
+def _latin(text: str, *_: object) -> bytes:
+    return text.encode("latin-1")
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Builds dicts, lists, numbers, bytes and stand-ins for byte arrays; every other name in the pickle is refused."""
+
+    _KNOWN: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012
+        ("numpy.core.multiarray", "_reconstruct"): _plain_array,
+        ("numpy._core.multiarray", "_reconstruct"): _plain_array,
+        ("numpy", "ndarray"): _PlainArray,
+        ("numpy", "dtype"): _PlainType,
+        ("_codecs", "encode"): _latin,
+    }
+
+    def find_class(self, module: str, name: str) -> Callable[..., object]:
+        if (module, name) not in self._KNOWN:
+            raise pickle.UnpicklingError(f"refused to load {module}.{name}")
+        return self._KNOWN[module, name]
