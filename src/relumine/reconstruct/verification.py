@@ -10,9 +10,9 @@ from relumine.oracle.base import Array, DType, Offer, Oracle
 # thousands of units; in float32 the target itself is only known to about 1e-6 of its largest value.
 TOLERANCE: dict[DType, float] = {"float64": 1e-9, "float32": 1e-4}
 
-# By default this many fresh points are compared: disagreement on less than 6 % of them at 95 % confidence. Exact
+# By default this many fresh points are compared: disagreement on less than 8 % of them at 95 % confidence. Exact
 # methods add points that lie close to the boundaries they found, where a wrong one would show.
-FRESH_POINTS = 50
+FRESH_POINTS = 40
 
 
 def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:

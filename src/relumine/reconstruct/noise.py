@@ -1,0 +1,53 @@
+"""Noise: how small a change the answers can show, found from the answers themselves."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relumine.oracle.base import Array, DType
+
+_EPSILON = {"float32": float(np.finfo(np.float32).eps), "float64": float(np.finfo(np.float64).eps)}
+
+# Sums over many units round a few times more than one operation; measured on random and trained networks, the
+# gradients of one cell differ by less than 4 rounding units of the largest gradient when batches are cut differently.
+_SAFETY = 16.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The expected error of one number: a part that grows with it, and a part that does not."""
+
+    relative: float
+    absolute: float = 0.0
+
+    @property
+    def floor(self) -> float:
+        """Relative to numbers of size one."""
+        return self.relative + self.absolute
+
+    def of(self, size: float, count: int = 1) -> float:
+        """Length of the error of ``count`` numbers that are together of length ``size``."""
+        return _SAFETY * (self.relative * size + self.absolute * float(np.sqrt(count)))
+
+
+def noise_in(answers: Array, dtype: DType) -> Noise:
+    """The noise that the representation shows: computed in float32, or rounded to a few decimals.
+
+    An honest offer says "float32"; a server that answers float32 numbers as JSON, or rounds them, often does not.
+    """
+    numbers = answers[answers != 0]
+    if not numbers.size:
+        return Noise(_EPSILON[dtype])
+    single = dtype == "float32" or bool(np.all(numbers == numbers.astype(np.float32)))
+    return Noise(_EPSILON["float32" if single else "float64"], _quantum(numbers, single))
+
+
+def _quantum(numbers: Array, single: bool) -> float:
+    """Half a unit of the last decimal if all numbers are rounded to k ≤ 8 decimals, else 0."""
+    # A float32 close to a decimal fraction is that fraction rounded once more.
+    slack = (np.spacing(np.abs(numbers).astype(np.float32)) if single else np.spacing(np.abs(numbers))) * 2
+    for decimals in range(9):
+        if np.all(np.abs(np.round(numbers, decimals) - numbers) <= slack):
+            # Large float32 numbers have few decimals by nature: that is rounding already counted as relative.
+            return 0.5 * 10.0**-decimals if float(slack.max()) < 10.0**-decimals else 0.0
+    return 0.0

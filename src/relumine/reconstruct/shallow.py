@@ -1,0 +1,80 @@
+"""Shallow: a one-hidden-layer ReLU function in the form in which a search finds it.
+
+f(x) = J₀x + o₀ + Σ_i w_i·max(a_i·x + b_i, 0), every unit off at the reference point where (J₀, o₀) was seen. No unit
+needs an orientation of its own: relu(z) = relu(−z) + z, and the difference is part of J₀ and o₀. This drops three
+assumptions of the paper (independent rows, unit norm, no biases), so that h > d works and h need not be known.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relumine.oracle.base import Array, Offer
+from relumine.reconstruct.network import Network
+
+
+@dataclass(frozen=True, eq=False)
+class Shallow:
+    """Reference piece (``jacobian`` K×d, ``offset`` K) and m units: ``outputs`` m×K, ``rows`` m×d, ``biases`` m."""
+
+    jacobian: Array
+    offset: Array
+    outputs: Array
+    rows: Array
+    biases: Array
+
+    @property
+    def units(self) -> int:
+        """m, the number of kinks."""
+        return len(self.rows)
+
+    def active(self, inputs: Array) -> Array:
+        """n×m: each unit's signal a·x + b."""
+        result: Array = inputs @ self.rows.T + self.biases
+        return result
+
+    def values(self, inputs: Array) -> Array:
+        """n×K: f(x)."""
+        result: Array = inputs @ self.jacobian.T + self.offset + np.maximum(self.active(inputs), 0) @ self.outputs
+        return result
+
+    def jacobians(self, inputs: Array) -> Array:
+        """n×K×d: the gradient of every output."""
+        masks = (self.active(inputs) > 0).astype(np.float64)
+        result: Array = self.jacobian + np.einsum("nm,mk,md->nkd", masks, self.outputs, self.rows, optimize=True)
+        return result
+
+    def plain(self, tolerance: float) -> "Shallow | None":
+        """The same function with units turned around so that the linear term vanishes, if they can be.
+
+        Turning unit i around adds w_i a_iᵀ to the linear term, so the units to turn solve J₀ = −Σ_i c_i w_i a_iᵀ with
+        c_i ∈ {0, 1}: linear least squares, whose Gram matrix is (W Wᵀ) ∘ (A Aᵀ). This is the paper's Algorithm 1b
+        without its queries. Opposite units share a kink and need the linear term: then there is no solution.
+        """
+        if not self.units:
+            return None
+        gram = (self.outputs @ self.outputs.T) * (self.rows @ self.rows.T)
+        target = -np.einsum("mk,kd,md->m", self.outputs, self.jacobian, self.rows, optimize=True)
+        turned = np.linalg.lstsq(gram, target, rcond=None)[0] > 0.5
+        flip = np.where(turned, -1.0, 1.0)
+        jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
+        if np.linalg.norm(jacobian) > tolerance * max(np.linalg.norm(self.jacobian), 1e-300):
+            return None
+        offset = self.offset + self.outputs[turned].T @ self.biases[turned]
+        rows, biases = self.rows * flip[:, None], self.biases * flip
+        return Shallow(np.zeros_like(jacobian), offset, self.outputs, rows, biases)
+
+    def network(self, offer: Offer, tolerance: float) -> Network:
+        """The clone: a plain network where one exists, else one with a linear skip connection."""
+        inputs, values = offer.inputs, offer.values
+        if not self.units:
+            return Network((self.jacobian,), (self.offset,), inputs, values=values)
+        plain = self.plain(tolerance)
+        shown = plain or self
+        return Network(
+            (shown.rows, shown.outputs.T.copy()),
+            (shown.biases, shown.offset),
+            inputs,
+            skip=None if plain else shown.jacobian,
+            values=values,
+        )

@@ -1,0 +1,328 @@
+"""TwoLayer: any one-hidden-layer ReLU network from little more than one gradient query per hidden unit."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relumine.errors import BudgetError, MisuseError
+from relumine.oracle.base import Answer, Array, Offer, Oracle
+from relumine.oracle.link import LogitLink
+from relumine.oracle.metered import Metered, metered
+from relumine.reconstruct.line import Line, LineSearch
+from relumine.reconstruct.mending import Findings, Witness
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points
+
+# How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
+_FAR = {"float64": 1e5, "float32": 1e3}
+# Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
+_NEAR = {"float64": 1e-5, "float32": 1e-3}
+
+
+class _Stop(Exception):
+    """The reconstruction ends here, with this outcome."""
+
+    def __init__(self, outcome: Outcome, remark: str = "") -> None:
+        super().__init__(remark)
+        self.outcome = outcome
+        self.remark = remark
+
+
+@dataclass(frozen=True)
+class TwoLayer:
+    """Reconstruct x ↦ W relu(Ax + b) + c exactly: any norms, biases, h unknown, h > d, any number of outputs.
+
+    One line is searched by meeting tangents (line.py); what it took wrongly is mended off the line (mending.py); signs
+    and orientations need no queries (shallow.py); the result is compared with the target at fresh points and at points
+    close to the recovered boundaries, where a wrong one would show.
+
+    limit: give up after this many gradient queries; None means 20,000
+    points: how many fresh points to compare, by value queries
+    """
+
+    limit: int = 20_000
+    points: int = FRESH_POINTS
+
+    def __post_init__(self) -> None:
+        if self.limit < 10 or self.points < 1:
+            raise MisuseError(f"TwoLayer: expected limit >= 10 and points >= 1, got {self.limit} and {self.points}")
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        offer = oracle.offer
+        if offer.gradients != "all" or offer.values in ("label", "none"):
+            raise MisuseError(
+                f"TwoLayer needs values and gradients of all outputs; the oracle offers values={offer.values!r}, "
+                f"gradients={offer.gradients!r}. Use TwoLayerFromValues() where there are values only"
+            )
+        meter = metered(oracle)
+        before = meter.spent
+        run = _Run(self, meter, np.random.default_rng(rng))
+        outcome, remark = Outcome.RECOVERED, ""
+        try:
+            run.reconstruct()
+        except _Stop as stop:
+            outcome, remark = stop.outcome, stop.remark
+        except BudgetError as error:
+            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
+        evidence = run.evidence(remark)
+        return Reconstruction(run.clone(), outcome, meter.spent.since(before), evidence, repr(self))
+
+
+class _Run:
+    """The state of one reconstruction."""
+
+    def __init__(self, settings: TwoLayer, meter: Metered, rng: np.random.Generator) -> None:
+        self.settings = settings
+        self.meter = meter
+        self.rng = rng
+        self.link = LogitLink(meter) if meter.offer.values == "probabilities" else None
+        self.oracle: Oracle = self.link or meter
+        self.findings: Findings | None = None
+        self.noise = Noise(0.0)
+        self.scale = 1.0
+        self.checked = np.empty((0, self.offer.dimension))
+        self.answers = np.empty((0, self.offer.outputs))
+        self.gap: float | None = None
+        self.gradients_asked = 0
+
+    @property
+    def offer(self) -> Offer:
+        return self.meter.offer
+
+    def reconstruct(self) -> None:
+        """Search, compare, mend, until every comparison agrees."""
+        with self.meter.phase("calibrate"):
+            line, start, answer = self._calibrate()
+        with self.meter.phase("search"):
+            self._open(line, start, answer)
+            self._search()
+        with self.meter.phase("verify"):
+            self._compare(self._fresh(self.settings.points))
+        self._mend()
+        with self.meter.phase("verify"):
+            for _ in range(4):
+                self._compare(self._near_boundaries())
+        self._mend()
+
+    # -- asking
+
+    def _ask(self, points: Array) -> Answer:
+        self.gradients_asked += len(points)
+        if self.gradients_asked > self.settings.limit:
+            raise _Stop(
+                Outcome.NOT_THIS_CLASS, f"{self.settings.limit} gradient queries were not enough; raise `limit`"
+            )
+        return self.oracle(points, gradients=True)
+
+    def _fresh(self, count: int) -> Array:
+        points = fresh_points(self.offer, count, self.rng)
+        return points if self.offer.box is not None else points * self.scale
+
+    # -- calibration
+
+    def _calibrate(self) -> tuple[Line, float, Answer]:
+        """Find the noise, see that the gradient is constant nearby, and choose a line on which answers are finite."""
+        near = _NEAR[self.offer.dtype]
+        changed = 0
+        for _ in range(3):
+            line, answer = self._start(near)
+            self.noise = self._noise(answer)
+            size = float(np.linalg.norm(answer.jacobians[0]))
+            change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
+            if change <= self.noise.of(size, answer.jacobians[0].size):
+                return line, near, answer
+            changed += 1
+        raise _Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
+
+    def _start(self, near: float) -> tuple[Line, Answer]:
+        for _ in range(12):
+            start, direction = self._fresh(1)[0], self._direction()
+            line = Line(start, direction)
+            answer = self._ask(line.points([0.0, near]))
+            if np.isfinite(answer.values).all():
+                return line, answer
+            self.scale /= 2
+        raise _Stop(Outcome.SATURATED)
+
+    def _direction(self) -> Array:
+        if self.offer.box is None:
+            return self.scale * self.rng.standard_normal(self.offer.dimension)
+        low, high = self.offer.box
+        return self.rng.standard_normal(self.offer.dimension) * (high - low) / 4
+
+    def _noise(self, answer: Answer) -> Noise:
+        shown = noise_in(np.concatenate([answer.values.ravel(), answer.jacobians.ravel()]), self.offer.dtype)
+        return shown if self.link is None else Noise(shown.relative, shown.absolute)
+
+    # -- the line
+
+    def _open(self, line: Line, near: float, answer: Answer) -> None:
+        """Ask at both ends of the line."""
+        low, high = self._range(line, answer)
+        for _ in range(40):
+            ends = self._ask(line.points([low, high]))
+            lost = ~np.isfinite(ends.values).all(axis=1)
+            if not lost.any():
+                break
+            low, high = (low / 2 if lost[0] else low), (high / 2 if lost[1] else high)
+        else:
+            raise _Stop(Outcome.SATURATED)
+        sights = line.sights([0.0, near], answer, self.noise) + line.sights([low, high], ends, self.noise)
+        search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
+        self.findings = Findings(search, sights[0])
+
+    def _range(self, line: Line, answer: Answer) -> tuple[float, float]:
+        far = _FAR[self.offer.dtype]
+        if self.link is not None:
+            slope = answer.jacobians[0] @ line.direction
+            spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
+            far = min(far, 0.5 * self.link.limit / max(spread, 1e-300))
+        if self.offer.box is None:
+            return -far, far
+        with np.errstate(divide="ignore"):
+            hits = (np.array(self.offer.box)[:, None] - line.start) / line.direction
+        return max(-far, float(hits.min(axis=0).max())), min(far, float(hits.max(axis=0).min()))
+
+    def _independent(self, ends: Answer, answer: Answer) -> bool:
+        """Whether a jump of rank one means one kink: not if all jumps point to the same output direction."""
+        sizes = [0.0, 0.0]
+        for jump in (ends.jacobians[1] - ends.jacobians[0], ends.jacobians[1] - answer.jacobians[0]):
+            found = np.linalg.svd(jump, compute_uv=False)[:2]
+            sizes = [max(pair) for pair in zip(sizes, [*found, 0.0][:2], strict=True)]
+        size = float(np.linalg.norm(answer.jacobians[0]))
+        return sizes[1] > 16 * self.noise.of(size, answer.jacobians[0].size)
+
+    def _search(self) -> None:
+        search = self._found.search
+        while questions := search.questions():
+            self._sight(questions)
+            self.meter.found(len(search.gaps))
+        self._sharpen_ends()
+
+    def _sight(self, questions: list[float]) -> None:
+        search = self._found.search
+        answer = self._ask(search.line.points(questions))
+        known = np.isfinite(answer.values).all(axis=1)
+        if not known.all():
+            raise _Stop(Outcome.SATURATED)
+        search.add(search.line.sights(questions, answer, self.noise))
+
+    def _sharpen_ends(self) -> None:
+        """Where the outermost cell was only seen from afar, see it from near: offsets lose digits with distance."""
+        search = self._found.search
+        gaps = search.gaps
+        if not gaps:
+            return
+        nearer = [
+            t
+            for t, end in ((2 * gaps[0].t - 2, gaps[0].left.t), (2 * gaps[-1].t + 2, gaps[-1].right.t))
+            if abs(end) > 4 * abs(t) and t * end > 0
+        ]
+        if nearer:
+            self._sight(nearer)
+
+    @property
+    def _found(self) -> Findings:
+        assert self.findings is not None
+        return self.findings
+
+    # -- comparing
+
+    def _compare(self, points: Array) -> None:
+        """Ask the values at these points; they are compared with every later model."""
+        if not len(points):
+            return
+        values = self.oracle(points, gradients=False).values
+        known = np.isfinite(values).all(axis=1)
+        self.checked = np.concatenate([self.checked, points[known]])
+        self.answers = np.concatenate([self.answers, values[known]])
+
+    def _wrong(self, model: Shallow) -> Array:
+        """Which compared points contradict the model."""
+        miss = np.abs(model.values(self.checked) - self.answers).max(axis=1, initial=0)
+        size = float(np.abs(self.answers).max(initial=0)) or 1.0
+        self.gap = float(miss.max(initial=0)) / size
+        return np.flatnonzero(miss > self.tolerance * size)
+
+    @property
+    def tolerance(self) -> float:
+        size = float(np.abs(self.answers).max(initial=0)) or 1.0
+        return max(TOLERANCE["float64"], 500 * self.noise.relative + 100 * self.noise.absolute / size)
+
+    def _near_boundaries(self) -> Array:
+        """Points close to many recovered boundaries at once: there a misplaced or double one shows.
+
+        Each is a fresh point moved so that up to d/2 units' signals become small numbers of random sign and size.
+        """
+        model = self._found.model()
+        if not model.units:
+            return np.empty((0, self.offer.dimension))
+        per_point = max(1, self.offer.dimension // 2)
+        order = self.rng.permutation(model.units)
+        groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
+        starts = self._fresh(len(groups))
+        points = [self._beside(model, group, start) for group, start in zip(groups, starts, strict=True)]
+        return np.array(points)
+
+    def _beside(self, model: Shallow, units: Array, start: Array) -> Array:
+        rows = model.rows[units]
+        small = 10.0 ** self.rng.uniform(-4, -0.5, len(units)) * self.rng.choice([-1.0, 1.0], len(units)) * self.scale
+        move = np.linalg.lstsq(rows, small - model.active(start[None])[0, units], rcond=1e-6)[0]
+        moved: Array = start + move
+        if self.offer.box is not None:
+            moved = np.clip(moved, *self.offer.box)
+        return moved
+
+    # -- mending
+
+    def _mend(self) -> None:
+        """While some compared point contradicts the model, ask gradients off the line and explain them."""
+        found = self._found
+        nearness, fruitless = 1.0, 0
+        while len(wrong := self._wrong(found.model())):
+            with self.meter.phase("mend"):
+                if self._explained():
+                    fruitless = 0
+                    continue
+                if fruitless > 40 + found.model().units // 4:
+                    raise _Stop(Outcome.NOT_THIS_CLASS, "what differs off the line is not made of single units")
+                fruitless += 1
+                bad = self.checked[self.rng.choice(wrong)]
+                alone = self._witness(found.search.line.start + nearness * (bad - found.search.line.start))
+                nearness = min(1.0, nearness * 2) if alone else nearness / 2
+
+    def _explained(self) -> bool:
+        """Ask on the line where the witnesses say that a kink was overlooked, or add one that the line misses."""
+        found = self._found
+        if not found.witnesses:
+            return False
+        places = found.proposals()
+        if places:
+            self._sight(places)
+            self._search()
+        elif not found.beyond():
+            return False
+        self.meter.found(found.model().units)
+        return True
+
+    def _witness(self, point: Array) -> bool:
+        """Ask at a point off the line; whether it agrees with the model."""
+        answer = self._ask(point[None])
+        found = self._found
+        if not np.isfinite(answer.values).all():
+            return False
+        found.witnesses.append(Witness(point, answer.values[0], answer.jacobians[0]))
+        return not found.disagreeing(found.model())[-1]
+
+    # -- results
+
+    def clone(self) -> Network | None:
+        return None if self.findings is None else self._found.model().network(self.offer, self.tolerance)
+
+    def evidence(self, remark: str) -> Evidence:
+        kinks = sorted(kink.t for kink in self._found.kinks()) if self.findings else []
+        spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
+        return Evidence(self.noise.floor, spacing, self.gap, len(self.checked), remark)
