@@ -119,20 +119,19 @@ def reconstruct(
         asker = _reconstructor(method, hidden)
         for path in output or []:
             check_writable(path)
-        oracle = load_target(
-            target,
-            input_shape=_parsed_shape(input_shape),
-            values=values,
-            gradients=gradients,
-            factory=factory,
-        )
+        screen = Console(stderr=True)
+        shape = _parsed_shape(input_shape)
+        with screen.status(f"loading {target}"):
+            oracle = load_target(target, input_shape=shape, values=values, gradients=gradients, factory=factory)
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed}
         ledger = _ledger(run, oracle, **facts) if run else None
         started = time.monotonic()
-        with Watch(Console(stderr=True)) as watch, _interruption_explained(watch, ledger):
+        with Watch(screen) as watch, _interruption_explained(watch, ledger):
             result = asker(Metered(oracle, ledger=ledger, budget=budget, watch=watch), rng=seed)
         show(Console(), result, time.monotonic() - started)
         if result.outcome is not Outcome.RECOVERED:
+            if output:
+                _say("No clone was written, because none is known to be right.")
             raise typer.Exit(INCONCLUSIVE)
         for path in output or []:
             print(f"wrote {result.save(path)}")
@@ -164,8 +163,8 @@ def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":
         return rl.PaperTwoLayer(hidden=hidden)
     if hidden is not None:
         raise MisuseError("--hidden belongs to --method paper; the other methods find the number themselves")
-    others = {"auto": rl.Auto, "two-layer": rl.TwoLayer, "values": rl.TwoLayerFromValues, "linear": rl.Linear}
-    asker: Reconstructor = others[method]()
+    names = {"auto": "Auto", "two-layer": "TwoLayer", "values": "TwoLayerFromValues", "linear": "Linear"}
+    asker: Reconstructor = getattr(rl, names[method])()
     return asker
 
 

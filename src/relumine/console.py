@@ -77,9 +77,11 @@ _COLUMNS = {"gradient queries": "gradient_queries", "value queries": "value_quer
 def _facts(result: Reconstruction, seconds: float) -> list[tuple[str, str]]:
     evidence = result.evidence
     facts = []
-    if result.clone is not None:
+    if result.outcome is Outcome.RECOVERED:
         hidden = " and ".join(f"{units:,}" for units in result.hidden)
-        facts.append(("hidden units found", hidden or "none: the model is linear"))
+        facts.append(("hidden units", hidden or "none: the model is linear"))
+    elif result.hidden:
+        facts.append(("units seen so far", f"{sum(result.hidden):,}"))
     if evidence.noise_floor is not None:
         facts.append(("noise floor", f"{evidence.noise_floor:.1e} of the answers' size"))
     if evidence.smallest_spacing is not None:
