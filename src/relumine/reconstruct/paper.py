@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 
 from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
+from relumine.oracle.finite_difference import FiniteDifferences, paper_step
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
@@ -61,11 +62,12 @@ class Search:
     def with_values(cls, hidden: int, delta: float, separation: float, bound: Bound) -> "Search":
         """Theorem 3, corrected: the search fails with probability δ/2, some difference is inexact with δ/(2 − δ)."""
         search = cls.with_gradients(hidden, delta / 2, separation, bound)
-        inexact, l, epsilon = delta / (2 - delta), search.l, search.epsilon
+        l, epsilon = search.l, search.epsilon
         if bound == "paper":
-            return cls(l, epsilon, inexact * epsilon / (2 * l * hidden))
+            return cls(l, epsilon, paper_step(delta, epsilon, l, hidden))
         # A grid point at t has ⟨a, x⟩ ~ N(0, 1 + t²), not N(0, 1), so the union over the grid grows with asinh(l)
         # and not with l. The grid's spacing lies between ε/2 and ε.
+        inexact = delta / (2 - delta)
         return cls(l, epsilon, inexact / (hidden * sqrt(2 / pi) * (1 + 4 * asinh(l) / epsilon)))
 
 
@@ -191,16 +193,10 @@ class Line:
     def estimate(self, t: float, step: float) -> Sight:
         """Algorithm 1-MQ: (f(x + s·e_j) − f(x)) / s for every j."""
         x, scale = self._inside(t)
-        # The target sees its own dtype: divide by the steps that it sees.
-        points = np.vstack([x, x + scale * step * np.eye(len(x))]).astype(self.oracle.offer.dtype).astype(np.float64)
-        steps = np.diag(points[1:] - points[0])
-        if steps.min() <= 0:
-            raise Failure(f"the step s = {step:.1g} vanishes beside x in {self.oracle.offer.dtype}")
-        values = self.oracle(points, gradients=False).values[:, 0]
-        gradient = (values[1:] - values[0]) / steps
+        gradient = FiniteDifferences(self.oracle, step * scale)(x[None], gradients=True).jacobians[0, 0]
         return Sight(t, gradient, self._blur(x / scale, step) * self._largest_with(gradient))
 
-    def safe_step(self, t: float, kinks: list["Kink"]) -> float:
+    def safe_step(self, t: float, kinks: list[Kink]) -> float:
         """Half the step along any axis from u + t·v that reaches one of the kinks' hyperplanes."""
         jumps = np.array([kink.jump for kink in kinks])
         # blur is an upper bound: errors are a tenth of it (measured), and across a direction only 1/√d of them counts.
@@ -254,7 +250,8 @@ def recover_z(line: Line, hidden: int) -> list[Kink]:
         left = kinks[-1].right
         line.oracle.found(len(kinks))
     if left.differs(right):
-        raise Failure(f"recover Z: there are more than {hidden} kinks on the line, so more than {hidden} units")
+        inexact = "" if line.search.s is None else ", or a difference was taken across a kink"
+        raise Failure(f"recover Z: more than {hidden} kinks: there are more than {hidden} units{inexact}")
     return kinks
 
 
