@@ -1,7 +1,7 @@
 """TorchOracle: any torch module that answers."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -77,7 +77,7 @@ class TorchOracle:
         self._gradient_rows = seen.rows_at_once or _rows_at_once(seen.numbers_per_row * self._offer.gradient_rows)
         self._one_backward = self._offer.gradients == "all" and seen.outputs > 1
         if self._offer.gradients != "none":
-            _check_differentiable(self._body, self._gradient_rows)
+            _check_differentiable(self._body)
 
     @property
     def offer(self) -> Offer:
@@ -171,8 +171,8 @@ class _Seen:
 
 def _look(body: _Body, rows_at_once: int | None) -> _Seen:
     rows = np.random.default_rng(0).standard_normal((len(_SCALES), prod(body.shape))) * _SCALES
-    leaf = body.leaf(rows, False)
     with body.asked(False):
+        leaf = body.leaf(rows, False)
         one_by_one = _one_by_one(body, leaf)
         random = not _close(one_by_one, _one_by_one(body, leaf), body.dtype)
         together = None if rows_at_once == 1 else _together(body, leaf)
@@ -218,28 +218,28 @@ def _numbers_per_row(body: _Body) -> int:
         kept.append(0 if tensor.data_ptr() in own else tensor.numel())
         return tensor
 
-    leaf = body.leaf(np.zeros((1, prod(body.shape))), True)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        body.outputs(leaf)
-    return leaf.numel() + sum(kept)
+    # A module that cannot be differentiated keeps nothing; it is refused later, if gradients are wanted.
+    with suppress(Exception), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        body.outputs(body.leaf(np.zeros((1, prod(body.shape))), True))
+    return prod(body.shape) + sum(kept)
 
 
 def _rows_at_once(numbers_per_row: int) -> int:
     return max(1, _NUMBERS_AT_ONCE // max(1, numbers_per_row))
 
 
-def _check_differentiable(body: _Body, rows_at_once: int) -> None:
-    """Refuse a module whose answers move while its gradients say that they do not."""
+def _check_differentiable(body: _Body) -> None:
+    """Refuse a module that gives no gradients, or whose answers move while its gradients say that they do not."""
     rows = np.random.default_rng(1).standard_normal((len(_SCALES), prod(body.shape))) * _SCALES
     remedy = "take out what cuts the graph (detach, no_grad, numpy), or say gradients='none'"
-    leaf = body.leaf(rows, True)
-    with body.asked(True):
-        outputs = torch.cat([body.outputs(part).flatten() for part in torch.split(leaf, rows_at_once)])
-        if not outputs.requires_grad:
-            raise MisuseError(f"the module's outputs have no gradients; {remedy}")
-        gradient = _gradient(outputs.square().sum(), leaf)
-        by_row = outputs.reshape(len(leaf), -1)
-    if not gradient.any() and not _close(by_row, by_row[:1].expand_as(by_row), body.dtype):
+    try:
+        with body.asked(True):
+            leaf = body.leaf(rows, True)
+            answers = torch.stack([body.outputs(row[None]).flatten() for row in leaf])
+            gradient = _gradient(answers.square().sum(), leaf)
+    except OracleFailedError as error:
+        raise MisuseError(f"the module gives no gradients ({error}); {remedy}") from error
+    if not gradient.any() and not _close(answers, answers[:1].expand_as(answers), body.dtype):
         raise MisuseError(f"the module's answers change with its input but its gradients are 0; {remedy}")
 
 
