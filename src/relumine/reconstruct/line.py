@@ -8,6 +8,7 @@ no resolution. Whether it is one is decided without further queries when there a
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -77,6 +78,7 @@ class Gap:
 
     def __init__(self, left: Sight, right: Sight, tolerance: float) -> None:
         self.left, self.right, self.tolerance = left, right, tolerance
+        self._kinks: list[Kink] | None = None
         self.jump = right.jacobian - left.jacobian
         self.slope = right.slope - left.slope
         self.intercept = right.intercept - left.intercept
@@ -86,19 +88,19 @@ class Gap:
         self.t = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
         self.error = (left.error + right.error) / np.sqrt(steepness) if steepness > 0 else np.inf
 
-    @property
+    @cached_property
     def inside(self) -> bool:
         """Whether the pieces meet between the two sights."""
         return self.left.t < self.t < self.right.t
 
-    @property
+    @cached_property
     def single(self) -> bool:
         """Whether all outputs say: one kink, here."""
         miss = float(np.linalg.norm(self.intercept + self.t * self.slope))
         allowed = 4 * (self.left.error + self.right.error) + self.tolerance * abs(self.t)
         return self.rank_one and self.inside and miss <= allowed
 
-    @property
+    @cached_property
     def crossing(self) -> float:
         """Where to ask next if there are several kinks.
 
@@ -111,41 +113,42 @@ class Gap:
         inside = meetings[(meetings > self.left.t) & (meetings < self.right.t)]
         return float(np.median(inside)) if inside.size else self.middle
 
-    @property
+    @cached_property
     def middle(self) -> float:
         """Half way, as kinks are spread: t is Cauchy distributed, arctan t uniformly."""
         return float(np.tan((np.arctan(self.left.t) + np.arctan(self.right.t)) / 2))
 
-    @property
+    @cached_property
     def step(self) -> float:
         """How far from the kink a point surely lies on its other side."""
         return 16 * self.error + 1e-11 * (1 + abs(self.t))
 
-    @property
+    @cached_property
     def closed(self) -> bool:
         """Whether no further point fits between the two."""
         return self.right.t - self.left.t <= 4 * max(self.step if np.isfinite(self.step) else 0.0, self._resolution)
 
-    @property
+    @cached_property
     def _resolution(self) -> float:
         return 1e-12 * (1 + abs(self.left.t))
 
-    @property
+    @cached_property
     def left_clear(self) -> bool:
         """Whether nothing fits between the left sight and the kink."""
         return self.t - self.left.t <= 2 * self.step
 
-    @property
+    @cached_property
     def right_clear(self) -> bool:
         """Whether nothing fits between the kink and the right sight."""
         return self.right.t - self.t <= 2 * self.step
 
-    def proven(self, independent: bool) -> bool:
-        """Whether this is one kink beyond doubt; independent outputs prove it by themselves."""
-        return (independent and self.single) or (self.rank_one and self.inside and self.left_clear and self.right_clear)
-
     def kinks(self, line: Line) -> list[Kink]:
         """The kink; or, where several cannot be told apart, one per independent part of the jump."""
+        if self._kinks is None:
+            self._kinks = self._parts(line)
+        return self._kinks
+
+    def _parts(self, line: Line) -> list[Kink]:
         if self.rank_one:
             return [_kink(line, self.output, self.row, self.t)]
         outputs, sizes, rows = np.linalg.svd(self.jump, full_matrices=False)
@@ -176,12 +179,14 @@ class LineSearch:
     """Finds the kinks of a piecewise-linear function on a line, asking where it learns most.
 
     ``independent``: the outputs are independent, so that rank one means one kink; else odds are weighed.
+    ``settled``: the odds were weighed; from now on a gap counts as one kink unless it shows that it is not.
     """
 
     def __init__(self, line: Line, sights: list[Sight], noise: Noise, *, independent: bool) -> None:
         self.line = line
         self.noise = noise
         self.independent = independent
+        self.settled = False
         self._sights: list[Sight] = []
         self._gaps: dict[tuple[int, int], Gap | None] = {}
         self.add(sights)
@@ -235,7 +240,7 @@ class LineSearch:
             return gap.middle
         left = density * (np.arctan(gap.t) - np.arctan(gap.left.t))
         right = density * (np.arctan(gap.right.t) - np.arctan(gap.t))
-        if left + right <= (_HALF_PROVEN if gap.left_clear or gap.right_clear else _UNPROVEN):
+        if self.settled or left + right <= (_HALF_PROVEN if gap.left_clear or gap.right_clear else _UNPROVEN):
             return None
         return self.proof(gap)
 
@@ -248,10 +253,6 @@ class LineSearch:
         to_the_right = gap.left_clear or (right > left and not gap.right_clear)
         t = gap.t + gap.step if to_the_right else gap.t - gap.step
         return float(np.clip(t, gap.left.t, gap.right.t))
-
-    def unproven(self) -> list[Gap]:
-        """Gaps that count as a single kink and may hold several."""
-        return [gap for gap in self.gaps if not gap.proven(self.independent)]
 
     def kinks(self) -> list[Kink]:
         """What the sights show, in order along the line."""

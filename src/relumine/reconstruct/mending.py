@@ -1,47 +1,68 @@
 """Mending: what a line search took for one unit and was two, or never met, shows at points off the line.
 
-At such a point (a witness) answer and prediction differ by an affine function. If one unit is at fault, that function
-*is* a unit of the target, and so is the difference of two witnesses that only one unit tells apart. Where it vanishes
-on the line, inside a gap that was taken for a single kink, the unit was overlooked; what remains of the gap's jump is
-its partner. So a witness names the place on the line to ask, and one answer there mends two units.
+On a ray that leaves the line's start, answer and prediction differ by a function that is piecewise affine too, with
+kinks only where a unit was overlooked or mistaken. Between two answered points of the ray that one such kink tells
+apart, the difference changes by a unit of the target. Where that unit meets the line, inside a gap that was taken for
+a single kink, it was overlooked; what remains of the gap's jump is its partner. So the ray names the place on the line
+to ask, and one answer there mends two units.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from relumine.oracle.base import Array
+from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.line import Gap, Kink, LineSearch, Sight, rank_one
 from relumine.reconstruct.shallow import Shallow
 
+# Points of a ray closer than this are not told apart any further.
+_CLOSEST = 1e-7
+# Between points this close there is one kink, hardly ever two.
+_ALONE = 1e-3
+
+
+@dataclass
+class Ray:
+    """Answered points start + s·(end − start), s rising from 0: their places, and their rows among all witnesses."""
+
+    end: Array
+    places: list[float] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def insert(self, place: float, row: int) -> None:
+        """Take note of an answer."""
+        position = int(np.searchsorted(self.places, place))
+        self.places.insert(position, place)
+        self.rows.insert(position, row)
+
 
 @dataclass(frozen=True, eq=False)
-class Witness:
-    """An answered point off the line."""
+class _Change:
+    """By how much the difference between answer and model changes from one witness to the next."""
 
-    point: Array
-    value: Array
     jacobian: Array
-
-
-@dataclass(frozen=True, eq=False)
-class _Differences:
-    """Answer minus model at n witnesses: Jacobians n×K×d, values n×K, and the same restricted to the line."""
-
-    jacobians: Array
-    values: Array
-    slopes: Array
-    intercepts: Array
+    output: Array
+    row: Array
+    bias: float
+    t: float
 
 
 class Findings:
-    """All that is known: the line's kinks, and units that the searched part of the line does not meet."""
+    """All that is known: the line's kinks, units that the searched part of the line does not meet, and witnesses."""
 
     def __init__(self, search: LineSearch, reference: Sight) -> None:
         self.search = search
         self.reference = reference
-        self.witnesses: list[Witness] = []
         self._beyond: list[Kink] = []
+        self._modelled: list[Kink] = []
+        d, outputs = search.line.start.size, len(reference.slope)
+        self._points = np.empty((0, d))
+        self._jacobians = np.empty((0, outputs, d))  # answer minus model, kept current by refresh()
+        self._values = np.empty((0, outputs))
+
+    # -- the model
 
     def kinks(self) -> list[Kink]:
         """All kinks, those beyond the searched part last."""
@@ -49,130 +70,174 @@ class Findings:
 
     def model(self) -> Shallow:
         """The function that these kinks make, every unit off at the line's start."""
-        return self._model(self.kinks())
-
-    def _model(self, kinks: list[Kink]) -> Shallow:
-        line, reference = self.search.line, self.reference
-        jacobian = reference.jacobian
+        kinks = self.kinks()
+        jacobian = self.reference.jacobian
         away = np.array([np.copysign(1.0, kink.t) for kink in kinks])
         return Shallow(
             jacobian,
-            reference.intercept - jacobian @ line.start,
+            self.reference.intercept - jacobian @ self.search.line.start,
             np.array([kink.output for kink in kinks]).reshape(-1, len(jacobian)),
             np.array([kink.row for kink in kinks]).reshape(-1, jacobian.shape[1]) * away[:, None],
             np.array([kink.bias for kink in kinks]).reshape(-1) * away,
         )
 
-    def disagreeing(self, model: Shallow) -> Array:
-        """Which witnesses contradict the model."""
-        return self._contradict(self._differences(model))
+    # -- witnesses
 
-    def _contradict(self, differences: _Differences) -> Array:
-        sizes = np.linalg.norm(differences.jacobians, axis=(1, 2))
-        result: Array = sizes > 4 * self.search.tolerance
+    def add(self, ray: Ray, place: float, point: Array, answer: Answer) -> None:
+        """Take note of the answer at a point of a ray."""
+        self.refresh()
+        model = self.model()
+        ray.insert(place, len(self._points))
+        self._points = np.concatenate([self._points, point[None]])
+        self._jacobians = np.concatenate([self._jacobians, answer.jacobians - model.jacobians(point[None])])
+        self._values = np.concatenate([self._values, answer.values - model.values(point[None])])
+
+    def refresh(self) -> None:
+        """Bring the differences up to date with the kinks: only what changed is computed."""
+        kinks = self.kinks()
+        before, after = {id(kink) for kink in self._modelled}, {id(kink) for kink in kinks}
+        gone = [kink for kink in self._modelled if id(kink) not in after]
+        new = [kink for kink in kinks if id(kink) not in before]
+        for kink, sign in [*((kink, 1.0) for kink in gone), *((kink, -1.0) for kink in new)]:
+            across, jump, value = self._contribution(kink)
+            self._jacobians[across] += sign * jump
+            self._values += sign * value
+        self._modelled = kinks
+
+    def _contribution(self, kink: Kink) -> tuple[NDArray[np.bool_], Array, Array]:
+        """Which witnesses lie across the kink, by what the Jacobian changes there, and every witness's value."""
+        away = np.copysign(1.0, kink.t)
+        signals = away * (self._points @ kink.row + kink.bias)
+        return signals > 0, away * np.outer(kink.output, kink.row), np.maximum(signals, 0)[:, None] * kink.output
+
+    def _agree(self) -> NDArray[np.bool_]:
+        return np.linalg.norm(self._jacobians, axis=(1, 2)) <= self._tolerance
+
+    @property
+    def _tolerance(self) -> float:
+        return 4 * self.search.tolerance
+
+    def agrees(self, ray: Ray) -> bool:
+        """Whether the model is right at all answered points of this ray."""
+        self.refresh()
+        return bool(self._agree()[ray.rows].all())
+
+    # -- explaining
+
+    def explain(self, ray: Ray) -> float | None | bool:
+        """The place on the line to ask next; True if a unit beyond it was added; None if nothing can be told yet."""
+        self.refresh()
+        for width, first, second in self._changes(ray):
+            change = self._single(first, second)
+            if change is None:
+                continue
+            place = self._overlooked(change, first, second, alone=width < _ALONE)
+            if place is not None:
+                return place
+            if self._lies_beyond(change, first, second):
+                return True
+        return None
+
+    def undecided(self, ray: Ray) -> float | None:
+        """Where on the ray to ask next: in the closest pair between which the difference changes."""
+        places = {-1: 0.0, **dict(zip(ray.rows, ray.places, strict=True))}
+        for width, first, second in self._changes(ray):
+            if width > _CLOSEST:
+                return (places[first] + places[second]) / 2
+        return None
+
+    def _changes(self, ray: Ray) -> list[tuple[float, int, int]]:
+        """Neighbouring witnesses of the ray that differ differently from the model, closest first; -1 is the start."""
+        rows, places = [-1, *ray.rows], [0.0, *ray.places]
+        pairs = []
+        for i in range(len(ray.rows)):
+            if float(np.linalg.norm(self._jacobian(rows[i + 1]) - self._jacobian(rows[i]))) > self._tolerance:
+                pairs.append((places[i + 1] - places[i], rows[i], rows[i + 1]))
+        return sorted(pairs)
+
+    def _jacobian(self, row: int) -> Array:
+        # At the line's start the model is right by construction.
+        return self._jacobians[row] if row >= 0 else np.zeros_like(self.reference.jacobian)
+
+    def _affine(self, row: int) -> Array:
+        """K: the difference's affine function at this witness, taken at the line's start."""
+        if row < 0:
+            return np.zeros(len(self.reference.slope))
+        result: Array = self._values[row] + self._jacobians[row] @ (self.search.line.start - self._points[row])
         return result
 
-    def _differences(self, model: Shallow) -> _Differences:
-        line = self.search.line
-        points = np.array([witness.point for witness in self.witnesses])
-        jacobians = np.array([witness.jacobian for witness in self.witnesses]) - model.jacobians(points)
-        values = np.array([witness.value for witness in self.witnesses]) - model.values(points)
-        intercepts = values + np.einsum("nkd,nd->nk", jacobians, line.start - points)
-        return _Differences(jacobians, values, jacobians @ line.direction, intercepts)
-
-    def proposals(self) -> list[float]:
-        """Places on the line where the witnesses say a kink was overlooked, one per gap."""
-        differences = self._differences(self.model())
-        wrong = self._contradict(differences)
-        # A witness that agrees stands for all that do: only one of them is compared with the others.
-        slopes = np.concatenate([differences.slopes[wrong], np.zeros((1, differences.slopes.shape[1]))])
-        intercepts = np.concatenate([differences.intercepts[wrong], np.zeros((1, slopes.shape[1]))])
-        first, second = np.triu_indices(len(slopes), 1)
-        alone = second == len(slopes) - 1
-        slopes, intercepts = slopes[first] - slopes[second], intercepts[first] - intercepts[second]
-        return _Votes(self.search, slopes, intercepts, alone).places()
-
-    def beyond(self) -> bool:
-        """Explain a witness by a unit that the searched part of the line does not meet; False if none can be."""
-        kinks = self.kinks()
-        differences = self._differences(self._model(kinks))
-        wrong = self._contradict(differences)
-        for i in np.flatnonzero(wrong):
-            kink = self._unmet(differences.jacobians[i], differences.values[i], self.witnesses[i].point)
-            if kink is None:
-                continue
-            after = self.disagreeing(self._model([*kinks, kink]))
-            if not after[i] and not np.any(after & ~wrong):
-                self._beyond.append(kink)
-                return True
-        return False
-
-    def _unmet(self, jacobian: Array, value: Array, point: Array) -> Kink | None:
+    def _single(self, first: int, second: int) -> _Change | None:
+        """The change as one unit, if it can be one."""
+        jacobian = self._jacobian(second) - self._jacobian(first)
         output, row = rank_one(jacobian)
-        line = self.search.line
-        along = float(row @ line.direction)
-        if along == 0 or float(np.linalg.norm(jacobian - np.outer(output, row))) > 4 * self.search.tolerance:
+        along = float(row @ self.search.line.direction)
+        if along == 0 or float(np.linalg.norm(jacobian - np.outer(output, row))) > self._tolerance:
             return None
-        size = float(np.linalg.norm(row)) * np.copysign(1.0, along)
-        output, row = output * size, row / size
-        bias = float(output @ value / (output @ output)) - float(row @ point)
-        t = -(float(row @ line.start) + bias) / float(row @ line.direction)
-        low, high = self.search.ends
-        if low < t < high:
-            return None
-        # Off at the line's start and on at the witness, it adds its jump on the way from one to the other.
-        return Kink(t, output * np.copysign(1.0, t), row, bias)
+        output, row = output * along, row / along
+        t = -float(output @ (self._affine(second) - self._affine(first)) / (output @ output))
+        return _Change(jacobian, output, row, -float(row @ self.search.line.start) - t, t)
 
+    def _overlooked(self, change: _Change, first: int, second: int, *, alone: bool) -> float | None:
+        """A place between two kinks that a gap holds instead of one, if that explains the change.
 
-class _Votes:
-    """Each pair of witnesses, if one unit tells them apart, names the place on the line where that unit's kink is."""
-
-    def __init__(self, search: LineSearch, slopes: Array, intercepts: Array, alone: Array) -> None:
-        self.search = search
-        steep = np.einsum("nk,nk->n", slopes, slopes)
-        usable = steep > 0
-        self.slopes, self.intercepts, self.alone = slopes[usable], intercepts[usable], alone[usable]
-        self.t = -np.einsum("nk,nk->n", self.slopes, self.intercepts) / steep[usable]
-
-    def places(self) -> list[float]:
-        """One place per gap that is named twice alike, or else by a witness on its own."""
-        repeated = self._repeated()
-        for chosen in (repeated, self.alone):
-            places = self._places(chosen)
-            if places:
-                return places
-        return []
-
-    def _repeated(self) -> Array:
-        """Whether another pair names the same place: by chance it never happens."""
-        order = np.argsort(self.t)
-        sorted_t = self.t[order]
-        near = np.abs(np.diff(sorted_t)) <= 1e-7 * (1 + np.abs(sorted_t[1:]))
-        repeated = np.zeros(len(order), dtype=bool)
-        repeated[order[1:]] |= near
-        repeated[order[:-1]] |= near
-        return repeated
-
-    def _places(self, chosen: Array) -> list[float]:
-        places = []
-        for gap in self.search.unproven():
-            inside = chosen & (self.t > gap.left.t) & (self.t < gap.right.t)
-            named = [self._between(i, gap) for i in np.flatnonzero(inside)]
-            valid = [t for t in named if t is not None]
-            if valid:
-                places.append(float(np.median(valid)))
-        return places
-
-    def _between(self, pair: int, gap: Gap) -> float | None:
-        """A point between the unit's kink and its partner's, if the partner lies in the gap too."""
-        for sign in (1.0, -1.0):
-            slope = gap.slope - sign * self.slopes[pair]
-            intercept = gap.intercept - sign * self.intercepts[pair]
-            steep = float(slope @ slope)
-            if steep <= (1e-9 * float(np.linalg.norm(gap.slope))) ** 2:
-                # The whole jump is missing: the gap is wrong, but this does not show how. Prove its kink.
+        ``alone``: the witnesses are so close that the change is one unit for sure, though it explains nothing yet (the
+        gap may hold three): then ask beside its kink.
+        """
+        for gap in self.search.gaps:
+            if not gap.left.t < change.t < gap.right.t or (gap.left_clear and gap.right_clear):
+                continue
+            missing = min(float(np.linalg.norm(gap.jump - sign * change.jacobian)) for sign in (1, -1))
+            if missing <= self._tolerance:
+                # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
                 return self.search.proof(gap)
-            partner = float(-(slope @ intercept) / steep)
-            if gap.left.t < partner < gap.right.t and abs(partner - self.t[pair]) > gap.step:
-                return (partner + float(self.t[pair])) / 2
+            for pair in self._partners(change, gap):
+                if abs(pair[0].t - pair[1].t) > gap.step and self._would_explain(gap, pair, first, second):
+                    return (pair[0].t + pair[1].t) / 2
+            if alone:
+                return change.t + np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t)
         return None
+
+    def _partners(self, change: _Change, gap: Gap) -> Iterator[tuple[Kink, Kink]]:
+        for sign in (1.0, -1.0):
+            slope = gap.slope - sign * change.output
+            intercept = gap.intercept + sign * change.t * change.output
+            output, row = rank_one(gap.jump - sign * change.jacobian)
+            along = float(row @ self.search.line.direction)
+            steep = float(slope @ slope)
+            if steep == 0 or along == 0:
+                continue
+            t = float(-(slope @ intercept) / steep)
+            if gap.left.t < t < gap.right.t:
+                start = self.search.line.start
+                partner = Kink(t, output * along, row / along, -float(row @ start) / along - t)
+                yield Kink(change.t, sign * change.output, change.row, change.bias), partner
+
+    def _would_explain(self, gap: Gap, pair: tuple[Kink, Kink], first: int, second: int) -> bool:
+        """Whether with these two for the gap's one the change vanishes and no agreement is lost."""
+        after = self._jacobians.copy()
+        for kink, sign in [*((kink, 1.0) for kink in gap.kinks(self.search.line)), *((kink, -1.0) for kink in pair)]:
+            across, jump, _ = self._contribution(kink)
+            after[across] += sign * jump
+        return self._settles(after, first, second)
+
+    def _settles(self, after: Array, first: int, second: int) -> bool:
+        left = after[second] - (after[first] if first >= 0 else 0)
+        still = np.linalg.norm(after[self._agree()], axis=(1, 2)) <= self._tolerance
+        return float(np.linalg.norm(left)) <= self._tolerance and bool(still.all())
+
+    def _lies_beyond(self, change: _Change, first: int, second: int) -> bool:
+        """Whether the change is a unit that the searched part of the line does not meet; if so it is added."""
+        low, high = self.search.ends
+        if low < change.t < high:
+            return False
+        # Off at the line's start, it is on at the second witness: the ray crosses its boundary before that.
+        size = float(np.linalg.norm(change.row))
+        output = change.output * size * np.copysign(1.0, change.t)
+        kink = Kink(change.t, output, change.row / size, change.bias / size)
+        after = self._jacobians.copy()
+        across, jump, _ = self._contribution(kink)
+        after[across] -= jump
+        if not self._settles(after, first, second):
+            return False
+        self._beyond.append(kink)
+        return True

@@ -9,7 +9,7 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.line import Line, LineSearch
-from relumine.reconstruct.mending import Findings, Witness
+from relumine.reconstruct.mending import Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
@@ -20,6 +20,10 @@ from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_poi
 _FAR = {"float64": 1e5, "float32": 1e3}
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
+
+
+# A ray on which so many answers in a row single out no unit does not belong to a one-hidden-layer network.
+_PATIENCE = 40
 
 
 class _Stop(Exception):
@@ -279,43 +283,43 @@ class _Run:
     # -- mending
 
     def _mend(self) -> None:
-        """While some compared point contradicts the model, ask gradients off the line and explain them."""
+        """While some compared point contradicts the model, ask along the ray that leads there, and explain."""
         found = self._found
-        nearness, fruitless = 1.0, 0
-        while len(wrong := self._wrong(found.model())):
-            with self.meter.phase("mend"):
-                if self._explained():
-                    fruitless = 0
-                    continue
-                if fruitless > 40 + found.model().units // 4:
+        found.search.settled = True
+        with self.meter.phase("mend"):
+            while len(wrong := self._wrong(found.model())):
+                ray = Ray(self.checked[wrong[0]])
+                self._witness(ray, 1.0)
+                self._follow(ray)
+                if len(self._wrong(found.model())) >= len(wrong) and wrong[0] in self._wrong(found.model()):
                     raise _Stop(Outcome.NOT_THIS_CLASS, "what differs off the line is not made of single units")
+
+    def _follow(self, ray: Ray) -> None:
+        """Ask along the ray until the model is right all along it, or no unit can be singled out."""
+        found = self._found
+        fruitless = 0
+        while not found.agrees(ray) and fruitless <= _PATIENCE:
+            explained = found.explain(ray)
+            if explained is None:
                 fruitless += 1
-                bad = self.checked[self.rng.choice(wrong)]
-                alone = self._witness(found.search.line.start + nearness * (bad - found.search.line.start))
-                nearness = min(1.0, nearness * 2) if alone else nearness / 2
+                place = found.undecided(ray)
+                if place is None:
+                    return
+                self._witness(ray, place)
+            else:
+                fruitless = 0
+                if explained is not True:
+                    self._sight([explained])
+                    self._search()
+                self.meter.found(len(found.kinks()))
 
-    def _explained(self) -> bool:
-        """Ask on the line where the witnesses say that a kink was overlooked, or add one that the line misses."""
-        found = self._found
-        if not found.witnesses:
-            return False
-        places = found.proposals()
-        if places:
-            self._sight(places)
-            self._search()
-        elif not found.beyond():
-            return False
-        self.meter.found(found.model().units)
-        return True
-
-    def _witness(self, point: Array) -> bool:
-        """Ask at a point off the line; whether it agrees with the model."""
+    def _witness(self, ray: Ray, place: float) -> None:
+        start = self._found.search.line.start
+        point = start + place * (ray.end - start)
         answer = self._ask(point[None])
-        found = self._found
         if not np.isfinite(answer.values).all():
-            return False
-        found.witnesses.append(Witness(point, answer.values[0], answer.jacobians[0]))
-        return not found.disagreeing(found.model())[-1]
+            raise _Stop(Outcome.SATURATED)
+        self._found.add(ray, place, point, answer)
 
     # -- results
 
