@@ -118,7 +118,7 @@ def _draw_slice(axes: "Axes", search: Search) -> None:
     _write_title(
         axes,
         "The paper’s search at work: a random line through the cells of a ReLU network",
-        "Within a cell the gradient is constant. Ticks: where it was asked. "
+        "Within a cell the gradient is constant (colour: its part along the line). Ticks: where it was asked. "
         f"Rings: kinks found, {_inside(search.places, left, right)} of {len(search.places)} in view.",
     )
 
@@ -127,7 +127,8 @@ def _draw_questions(axes: "Axes", search: Search, remark: str) -> None:
     """Question number against its place on the line, from end to end."""
     numbers = np.arange(1, len(search.asked) + 1)
     each = len(numbers) / len(search.places)
-    axes.vlines(search.places, 0, len(numbers), color=_ACCENT, linewidth=0.8, alpha=0.45, zorder=1)
+    found = 1 + np.abs(search.asked - search.places[:, None]).argmin(axis=1)
+    axes.vlines(search.places, 0, found, color=_ACCENT, linewidth=0.8, alpha=0.45, zorder=1)
     axes.plot(search.asked, numbers, color=_QUIET, linewidth=0.35, alpha=0.6, zorder=2)
     axes.plot(search.asked, numbers, ".", color=_INK, markersize=3, zorder=3)
     axes.set_xscale("asinh", linear_width=0.5)
@@ -135,10 +136,7 @@ def _draw_questions(axes: "Axes", search: Search, remark: str) -> None:
     axes.tick_params(axis="x", which="minor", bottom=False)
     axes.set(ylim=(1.02 * len(numbers), -0.02 * len(numbers)), ylabel="question", xlabel="t, from end to end")
     axes.spines[["top", "right"]].set_visible(False)
-    patch = {"facecolor": _PAPER, "edgecolor": "none"}
-    axes.text(
-        0.012, 0.07, remark, transform=axes.transAxes, color=_ACCENT, fontweight="bold", linespacing=1.6, bbox=patch
-    )
+    axes.text(0.012, 0.07, remark, transform=axes.transAxes, color=_ACCENT, fontweight="bold", linespacing=1.6)
     _write_title(
         axes,
         f"Its {len(numbers):,} questions in order, top to bottom",
@@ -148,7 +146,8 @@ def _draw_questions(axes: "Axes", search: Search, remark: str) -> None:
 
 def _write_title(axes: "Axes", title: str, subtitle: str) -> None:
     axes.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold")
-    axes.annotate(subtitle, (0, 1), (0, 8), xycoords="axes fraction", textcoords="offset points", color=_QUIET)
+    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    axes.annotate(subtitle, (0, 1), (0, 8), color=_QUIET, in_layout=False, **place)
 
 
 def _second_direction(search: Search) -> Array:
