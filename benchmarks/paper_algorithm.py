@@ -17,8 +17,8 @@ import numpy as np
 import relumine as rl
 
 HEADER = (
-    "| d | h | recovered | wrong, called recovered | gradient queries, mean (max) | h·log2(l/ε) | "
-    "value queries, mean | worst error | seconds per run |\n|---|---|---|---|---|---|---|---|---|"
+    "| d | h | recovered | a kink beyond ±l | wrong, called recovered | gradient queries, mean (max) | h·log2(l/ε) | "
+    "value queries, mean | worst error | seconds per run |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -33,6 +33,11 @@ class Target:
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         return (np.maximum(x @ self.A.T, 0) @ self.w)[:, None]
+
+    def farthest_kink(self, rng: int) -> float:
+        """The largest |t| at which the line that Algorithm 1a draws with this seed crosses a unit's hyperplane."""
+        u, v = np.random.default_rng(rng).standard_normal((2, self.A.shape[1]))
+        return float(np.abs((self.A @ u) / (self.A @ v)).max())
 
     def query(self, x: np.ndarray, gradients: bool) -> tuple[np.ndarray, np.ndarray | None]:
         return self.predict(x), ((x @ self.A.T > 0) * self.w @ self.A)[:, None] if gradients else None
@@ -49,20 +54,22 @@ def row(dimension: int, hidden: int, seeds: int, form: str, bound: str | None) -
     """Run ``seeds`` targets and summarise them."""
     offer = rl.Offer((dimension,), 1, gradients="all" if form == "gradients" else "none")
     method = rl.PaperTwoLayer(hidden, bound=bound)
-    spent, errors, began = [], [], time.perf_counter()
+    search = method.search(offer)
+    spent, errors, beyond, began = [], [], 0, time.perf_counter()
     for seed in range(seeds):
         target = Target(dimension, hidden, seed)
         result = method(rl.FunctionOracle(target.query, offer), rng=seed)
         spent.append(result.spent)
+        beyond += target.farthest_kink(seed) > search.l
         if result.outcome is rl.Outcome.RECOVERED:
             errors.append(error(result, target))
     seconds = (time.perf_counter() - began) / seeds
-    search = method.search(offer)
     gradients = [each.gradient_queries for each in spent]
     cells = (
         dimension,
         hidden,
         f"{len(errors)} of {seeds} ({len(errors) / seeds:.1%})",
+        beyond,
         sum(each > 1e-6 for each in errors),
         f"{np.mean(gradients):.0f} ({max(gradients)})",
         f"{hidden * log2(search.l / search.epsilon):.0f}",

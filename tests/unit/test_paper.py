@@ -1,14 +1,25 @@
 """PaperTwoLayer: it recovers the paper's model class at the paper's price, and says so when it does not."""
 
+import re
 from dataclasses import replace
 from math import ceil, log2
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import relumine as rl
 from problems import DEGENERATE, FOREIGN, Counting, error, linear, two_layer
-from relumine.reconstruct.paper import Failure, Line, binary_search, chebyshev_centre, pick_x, recover_s, recover_z
+from relumine.reconstruct.paper import (
+    Failure,
+    Line,
+    binary_search,
+    chebyshev_centre,
+    pick_x,
+    recover_s,
+    recover_z,
+    refine_z,
+)
 from relumine.reconstruct.verification import FRESH_POINTS
 
 RECOVERED, FAILED = rl.Outcome.RECOVERED, rl.Outcome.SEARCH_FAILED
@@ -303,6 +314,17 @@ def test_values_alone_are_enough(d, h, seeds):
     assert max(result.spent.value_queries for _, result in runs) <= looks * (d + 1) + 2 * h + 2 * FRESH_POINTS
 
 
+@pytest.mark.parametrize("h", [4, 16])
+def test_refining_takes_the_rounding_errors_out_of_z(h):
+    problem = two_layer(20, h, seed=1, paper=True, gradients="none")
+    line = Line(rl.Metered(problem.oracle), rl.PaperTwoLayer(h).search(problem.offer), np.random.default_rng(1))
+    kinks = recover_z(line, h)
+    u, v = line.at(0), line.at(1) - line.at(0)
+    truth = np.abs(problem.W.T * problem.A)[np.argsort(-(problem.A @ u) / (problem.A @ v))]
+    raw, refined = (np.abs(np.abs(Z) - truth).max() for Z in ([kink.jump for kink in kinks], refine_z(line, kinks)))
+    assert refined < 1e-3 * raw
+
+
 @pytest.mark.parametrize(
     ("bound", "fields"), [("paper", {}), (None, {"dtype": "float32"})], ids=["paper's step", "float32"]
 )
@@ -319,3 +341,15 @@ def test_the_papers_own_step_still_works_for_four_units():
     for problem, result in runs:
         assert result.outcome is not RECOVERED or error(result, problem, 1000) < 1e-9
     assert sum(result.outcome is RECOVERED for _, result in runs) >= 15
+
+
+# docs/paper.md
+
+
+def test_every_test_that_the_page_names_exists():
+    here = Path(__file__).parent
+    page = (here.parents[1] / "docs" / "paper.md").read_text(encoding="utf-8")
+    written = "".join((here / name).read_text(encoding="utf-8") for name in set(re.findall(r"test_\w+\.py", page)))
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 20
+    assert {name for name in named if f"def {name}(" not in written} == set()
