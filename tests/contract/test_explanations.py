@@ -166,6 +166,17 @@ def test_smoothgrad_is_random_and_its_noise_has_variance_sigma_squared():
     assert abs(np.corrcoef(noise.ravel(), again.ravel())[0, 1]) < 0.05
 
 
+@every_class
+@pytest.mark.parametrize("of", ["logits", "probabilities"])
+def test_raw_gradients_are_what_a_torch_oracle_answers(classes, of):
+    explained = explain.ExplainedOracle(curved(), explain.Gradient(), SHAPE, classes=classes, of=of)
+    plain = rl.TorchOracle(curved(), input_shape=SHAPE, gradients=classes, values=of)
+    assert explained.offer == plain.offer
+    one, other = explained(inputs(5), gradients=True), plain(inputs(5), gradients=True)
+    np.testing.assert_allclose(one.values, other.values, atol=1e-12)
+    np.testing.assert_allclose(one.jacobians, other.jacobians, atol=1e-12)
+
+
 def test_integrated_gradients_are_complete():
     module, x = curved(), inputs(5)
     method = explain.IntegratedGradients(steps=40, baseline=-0.5)

@@ -11,8 +11,6 @@ from relumine.zoo import files, sources
 Images = NDArray[np.float32]
 Labels = NDArray[np.int64]
 
-DATASETS = ("digits", "mnist", "cifar10")
-
 
 @dataclass(frozen=True, eq=False)
 class Examples:

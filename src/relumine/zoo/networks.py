@@ -142,7 +142,7 @@ def _scaled(module: nn.Module) -> nn.Module:
     """He initialisation: with torch's own the signal of eight ReLU layers without batch norm fades away."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
     return module
