@@ -58,19 +58,21 @@ class Line:
         result: Array = self.start + np.asarray(list(t), dtype=np.float64)[:, None] * self.direction
         return result
 
-    def sights(self, t: list[float], answer: Answer, noise: Noise) -> list[Sight]:
-        """What the answers at x(t) show."""
+    def sights(self, t: list[float], points: Array, answer: Answer, noise: Noise) -> list[Sight]:
+        """What the answers at ``points`` show; these are x(t), rounded to what the target can represent."""
         slopes = answer.jacobians @ self.direction
-        sizes = np.linalg.norm(answer.jacobians, axis=(1, 2)) * np.linalg.norm(self.points(t), axis=1)
-        return [
-            Sight(t[i], answer.jacobians[i], slopes[i], answer.values[i] - t[i] * slopes[i], _value_error(noise, size))
-            for i, size in enumerate(sizes)
-        ]
+        starts = answer.values + np.einsum("nkd,nd->nk", answer.jacobians, self.start - points)
+        errors = piece_errors(answer.jacobians, points, noise)
+        return [Sight(t[i], answer.jacobians[i], slopes[i], starts[i], float(errors[i])) for i in range(len(t))]
 
 
-def _value_error(noise: Noise, size: float) -> float:
-    # |J||x| overstates a value by about √d; its rounding error is small against this bound.
-    return noise.relative * size * 2 + 2 * noise.absolute
+def piece_errors(jacobians: Array, points: Array, noise: Noise) -> Array:
+    """n: the expected error of f(x) − Jx, from the rounding of f and of J."""
+    distance = np.linalg.norm(points, axis=1)
+    # For a random x, |J||x| overstates |Jx| by √d. Sums over units round a few times more than one product.
+    typical = np.linalg.norm(jacobians, axis=(1, 2)) * distance / np.sqrt(points.shape[1])
+    result: Array = 8 * noise.relative * typical + 2 * noise.absolute * (1 + distance)
+    return result
 
 
 class Gap:
@@ -86,7 +88,7 @@ class Gap:
         self.rank_one = float(np.linalg.norm(self.jump - np.outer(self.output, self.row))) <= tolerance
         steepness = float(self.slope @ self.slope)
         self.t = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
-        self.error = (left.error + right.error) / np.sqrt(steepness) if steepness > 0 else np.inf
+        self.error = (left.error + right.error) / np.sqrt(steepness) if steepness > 0 else 0.0
 
     @cached_property
     def inside(self) -> bool:
@@ -121,16 +123,7 @@ class Gap:
     @cached_property
     def step(self) -> float:
         """How far from the kink a point surely lies on its other side."""
-        return 16 * self.error + 1e-11 * (1 + abs(self.t))
-
-    @cached_property
-    def closed(self) -> bool:
-        """Whether no further point fits between the two."""
-        return self.right.t - self.left.t <= 4 * max(self.step if np.isfinite(self.step) else 0.0, self._resolution)
-
-    @cached_property
-    def _resolution(self) -> float:
-        return 1e-12 * (1 + abs(self.left.t))
+        return 3 * self.error + 1e-11 * (1 + abs(self.t))
 
     @cached_property
     def left_clear(self) -> bool:
@@ -187,25 +180,25 @@ class LineSearch:
         self.noise = noise
         self.independent = independent
         self.settled = False
-        self._sights: list[Sight] = []
+        self.sights: list[Sight] = []
         self._gaps: dict[tuple[int, int], Gap | None] = {}
         self.add(sights)
 
     def add(self, sights: list[Sight]) -> None:
         """Take note of further answers."""
-        self._sights = sorted([*self._sights, *sights], key=lambda sight: sight.t)
-        self._largest = max(float(np.linalg.norm(sight.jacobian)) for sight in self._sights)
+        self.sights = sorted([*self.sights, *sights], key=lambda sight: sight.t)
+        self._largest = max(float(np.linalg.norm(sight.jacobian)) for sight in self.sights)
 
     @property
     def tolerance(self) -> float:
         """Jacobians that differ by less are equal."""
-        return self.noise.of(self._largest, self._sights[0].jacobian.size)
+        return self.noise.of(self._largest, self.sights[0].jacobian.size)
 
     @property
     def gaps(self) -> list[Gap]:
         """Where neighbouring answers show different pieces, in order."""
         found = []
-        for left, right in zip(self._sights[:-1], self._sights[1:], strict=True):
+        for left, right in zip(self.sights[:-1], self.sights[1:], strict=True):
             key = (id(left), id(right))
             if key not in self._gaps:
                 differ = float(np.linalg.norm(right.jacobian - left.jacobian)) > self.tolerance
@@ -218,13 +211,13 @@ class LineSearch:
     @property
     def ends(self) -> tuple[float, float]:
         """The outermost points asked."""
-        return self._sights[0].t, self._sights[-1].t
+        return self.sights[0].t, self.sights[-1].t
 
     def questions(self) -> list[float]:
         """The next points to ask, one per unresolved gap; none when all gaps are settled."""
         gaps = self.gaps
         if self.independent:
-            return [gap.crossing for gap in gaps if not gap.single and not gap.closed]
+            return [gap.crossing for gap in gaps if not gap.single and not self.closed(gap)]
         asked = []
         for gap, density in zip(gaps, _densities(gaps), strict=True):
             t = self._odds(gap, density)
@@ -232,9 +225,17 @@ class LineSearch:
                 asked.append(t)
         return asked
 
+    def resolution(self, gap: Gap) -> float:
+        """Points of the line closer than this are the same to the target."""
+        return 8 * self.noise.relative * (1 + abs(gap.left.t))
+
+    def closed(self, gap: Gap) -> bool:
+        """Whether no further point fits between the two sights."""
+        return gap.right.t - gap.left.t <= 4 * self.resolution(gap)
+
     def _odds(self, gap: Gap, density: float) -> float | None:
         """Where to ask in a gap of a single output, or None if it may count as one kink."""
-        if gap.closed:
+        if self.closed(gap):
             return None
         if not gap.rank_one or not gap.inside:
             return gap.middle

@@ -17,9 +17,7 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.line import Gap, Kink, LineSearch, Sight, rank_one
 from relumine.reconstruct.shallow import Shallow
 
-# Points of a ray closer than this are not told apart any further.
-_CLOSEST = 1e-7
-# Between points this close there is one kink, hardly ever two.
+# Between points of a ray this close, in units of its length, there is one kink, hardly ever two.
 _ALONE = 1e-3
 
 
@@ -117,6 +115,11 @@ class Findings:
     def _tolerance(self) -> float:
         return 4 * self.search.tolerance
 
+    @property
+    def _closest(self) -> float:
+        """Points of a ray closer than this are not told apart any further."""
+        return 1e3 * self.search.noise.relative + 1e-7
+
     def agrees(self, ray: Ray) -> bool:
         """Whether the model is right at all answered points of this ray."""
         self.refresh()
@@ -142,7 +145,7 @@ class Findings:
         """Where on the ray to ask next: in the closest pair between which the difference changes."""
         places = {-1: 0.0, **dict(zip(ray.rows, ray.places, strict=True))}
         for width, first, second in self._changes(ray):
-            if width > _CLOSEST:
+            if width > self._closest:
                 return (places[first] + places[second]) / 2
         return None
 
@@ -184,16 +187,19 @@ class Findings:
         gap may hold three): then ask beside its kink.
         """
         for gap in self.search.gaps:
-            if not gap.left.t < change.t < gap.right.t or (gap.left_clear and gap.right_clear):
+            if not gap.left.t < change.t < gap.right.t:
                 continue
             missing = min(float(np.linalg.norm(gap.jump - sign * change.jacobian)) for sign in (1, -1))
             if missing <= self._tolerance:
                 # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
-                return self.search.proof(gap)
+                if (proof := self.search.proof(gap)) is not None:
+                    return proof
             for pair in self._partners(change, gap):
-                if abs(pair[0].t - pair[1].t) > gap.step and self._would_explain(gap, pair, first, second):
+                if abs(pair[0].t - pair[1].t) > self.search.resolution(gap) and self._would_explain(
+                    gap, pair, first, second
+                ):
                     return (pair[0].t + pair[1].t) / 2
-            if alone:
+            if alone and not self.search.closed(gap):
                 return change.t + np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t)
         return None
 

@@ -44,6 +44,23 @@ class Shallow:
         result: Array = self.jacobian + np.einsum("nm,mk,md->nkd", masks, self.outputs, self.rows, optimize=True)
         return result
 
+    def fitted(self, inputs: Array, values: Array, errors: Array) -> "Shallow":
+        """Biases and offset moved to meet these values best, each weighted by its expected error.
+
+        Which units are on at each input is taken as known, so this is linear least squares. What the values do not
+        determine stays as it is.
+        """
+        on = (self.active(inputs) > 0).astype(np.float64)
+        per_output = [
+            np.hstack([np.tile(np.eye(len(self.offset))[k], (len(inputs), 1)), on * self.outputs[:, k]])
+            for k in range(len(self.offset))
+        ]
+        system = np.concatenate(per_output) / np.tile(errors, len(self.offset))[:, None]
+        missing = ((values - self.values(inputs)) / errors[:, None]).T.ravel()
+        move = np.linalg.lstsq(system, missing, rcond=1e-10)[0]
+        offset, biases = self.offset + move[: len(self.offset)], self.biases + move[len(self.offset) :]
+        return Shallow(self.jacobian, offset, self.outputs, self.rows, biases)
+
     def plain(self, tolerance: float) -> "Shallow | None":
         """The same function with units turned around so that the linear term vanishes, if they can be.
 
@@ -58,7 +75,7 @@ class Shallow:
         turned = np.linalg.lstsq(gram, target, rcond=None)[0] > 0.5
         flip = np.where(turned, -1.0, 1.0)
         jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
-        if np.linalg.norm(jacobian) > tolerance * max(np.linalg.norm(self.jacobian), 1e-300):
+        if np.linalg.norm(jacobian) > tolerance * max(float(np.linalg.norm(self.jacobian)), 1e-300):
             return None
         offset = self.offset + self.outputs[turned].T @ self.biases[turned]
         rows, biases = self.rows * flip[:, None], self.biases * flip
