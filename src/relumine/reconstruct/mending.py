@@ -109,7 +109,8 @@ class Findings:
         return signals > 0, away * np.outer(kink.output, kink.row), np.maximum(signals, 0)[:, None] * kink.output
 
     def _agree(self) -> NDArray[np.bool_]:
-        return np.linalg.norm(self._jacobians, axis=(1, 2)) <= self._tolerance
+        agree: NDArray[np.bool_] = np.linalg.norm(self._jacobians, axis=(1, 2)) <= self._tolerance
+        return agree
 
     @property
     def _tolerance(self) -> float:
@@ -127,7 +128,7 @@ class Findings:
 
     # -- explaining
 
-    def explain(self, ray: Ray) -> float | None | bool:
+    def explain(self, ray: Ray) -> float | bool | None:
         """The place on the line to ask next; True if a unit beyond it was added; None if nothing can be told yet."""
         self.refresh()
         for width, first, second in self._changes(ray):
@@ -190,17 +191,16 @@ class Findings:
             if not gap.left.t < change.t < gap.right.t:
                 continue
             missing = min(float(np.linalg.norm(gap.jump - sign * change.jacobian)) for sign in (1, -1))
-            if missing <= self._tolerance:
-                # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
-                if (proof := self.search.proof(gap)) is not None:
-                    return proof
+            # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
+            if missing <= self._tolerance and (proof := self.search.proof(gap)) is not None:
+                return proof
             for pair in self._partners(change, gap):
                 if abs(pair[0].t - pair[1].t) > self.search.resolution(gap) and self._would_explain(
                     gap, pair, first, second
                 ):
                     return (pair[0].t + pair[1].t) / 2
             if alone and not self.search.closed(gap):
-                return change.t + np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t)
+                return change.t + float(np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t))
         return None
 
     def _partners(self, change: _Change, gap: Gap) -> Iterator[tuple[Kink, Kink]]:

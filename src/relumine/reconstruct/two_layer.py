@@ -3,18 +3,20 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered, metered
+from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line, LineSearch, Sight, piece_errors
 from relumine.reconstruct.mending import Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 from relumine.reconstruct.shallow import Shallow
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points
+from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
 _FAR = {"float64": 1e5, "float32": 1e3}
@@ -93,10 +95,7 @@ class _Run:
         self.oracle: Oracle = self.link or meter
         self.findings: Findings | None = None
         self.noise = Noise(0.0)
-        self.scale = 1.0
-        self.checked = np.empty((0, self.offer.dimension))
-        self.answers = np.empty((0, self.offer.outputs))
-        self.gap: float | None = None
+        self.comparison = Comparison(self.oracle, rng)
         self.gradients_asked = 0
         self.slack = 1
         self.fit: tuple[Array, Array, Array] | None = None
@@ -112,8 +111,7 @@ class _Run:
         with self.meter.phase("search"):
             self._open(line, start, answer)
             self._search()
-        with self.meter.phase("verify"):
-            self._compare(self._fresh(self.settings.points))
+        self._compare()
         if self.noise.floor <= _EXACT:
             self._mend()
             self._challenge()
@@ -123,28 +121,28 @@ class _Run:
             self._mend()
             self._polish()
             self._challenge()
-            if not len(self._wrong(self._model())):
+            if not len(self._wrong()):
                 return
             self.fit = None
-        far_off = (self.gap or 0.0) > _SLACK * self.tolerance
+        far_off = self.comparison.misses(self._model()).max(initial=0) > _SLACK * self.tolerance
         raise _Stop(
             Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, "values differ by more than noise explains"
         )
 
-    def _challenge(self) -> None:
-        """Compare at points close to the recovered boundaries, each of them four times."""
+    def _compare(self) -> None:
+        """Ask the values at fresh points; they are compared with every later model."""
         with self.meter.phase("verify"):
-            for _ in range(4):
-                self._compare(self._near_boundaries())
+            self.comparison.ask(self.comparison.fresh(self.settings.points))
+
+    def _challenge(self) -> None:
+        """Ask values close to the recovered boundaries."""
+        with self.meter.phase("verify"):
+            self.comparison.challenge(self._model())
 
     # -- asking
 
-    def _representable(self, points: Array) -> Array:
-        """Rounded to the target's precision, so that it computes at these very points and not beside them."""
-        return points.astype(self.offer.dtype).astype(np.float64)
-
     def _ask_on(self, line: Line, t: list[float]) -> tuple[Answer, list[Sight]]:
-        points = self._representable(line.points(t))
+        points = self.comparison.representable(line.points(t))
         answer = self._ask(points)
         return answer, line.sights(t, points, answer, self.noise)
 
@@ -155,10 +153,6 @@ class _Run:
                 Outcome.NOT_THIS_CLASS, f"{self.settings.limit} gradient queries were not enough; raise `limit`"
             )
         return self.oracle(points, gradients=True)
-
-    def _fresh(self, count: int) -> Array:
-        points = fresh_points(self.offer, count, self.rng)
-        return self._representable(points if self.offer.box is not None else points * self.scale)
 
     # -- calibration
 
@@ -178,16 +172,16 @@ class _Run:
 
     def _start(self, near: float) -> tuple[Line, Answer]:
         for _ in range(12):
-            line = Line(self._fresh(1)[0], self._direction())
-            answer = self._ask(self._representable(line.points([0.0, near])))
+            line = Line(self.comparison.fresh(1)[0], self._direction())
+            answer = self._ask(self.comparison.representable(line.points([0.0, near])))
             if np.isfinite(answer.values).all():
                 return line, answer
-            self.scale /= 2
+            self.comparison.scale /= 2
         raise _Stop(Outcome.SATURATED)
 
     def _direction(self) -> Array:
         if self.offer.box is None:
-            return self.scale * self.rng.standard_normal(self.offer.dimension)
+            return self.comparison.scale * self.rng.standard_normal(self.offer.dimension)
         low, high = self.offer.box
         return self.rng.standard_normal(self.offer.dimension) * (high - low) / 4
 
@@ -202,13 +196,13 @@ class _Run:
         low, high = self._range(line, answer)
         for _ in range(40):
             ends, seen = self._ask_on(line, [low, high])
-            lost = ~np.isfinite(ends.values).all(axis=1)
-            if not lost.any():
+            lost = [not np.isfinite(values).all() for values in ends.values]
+            if not any(lost):
                 break
             low, high = (low / 2 if lost[0] else low), (high / 2 if lost[1] else high)
         else:
             raise _Stop(Outcome.SATURATED)
-        points = self._representable(line.points([0.0, near]))
+        points = self.comparison.representable(line.points([0.0, near]))
         sights = [*line.sights([0.0, near], points, answer, self.noise), *seen]
         search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
         self.findings = Findings(search, sights[0])
@@ -269,53 +263,17 @@ class _Run:
 
     # -- comparing
 
-    def _compare(self, points: Array) -> None:
-        """Ask the values at these points; they are compared with every later model."""
-        if not len(points):
-            return
-        values = self.oracle(points, gradients=False).values
-        known = np.isfinite(values).all(axis=1)
-        self.checked = np.concatenate([self.checked, points[known]])
-        self.answers = np.concatenate([self.answers, values[known]])
-
-    def _wrong(self, model: Shallow) -> Array:
-        """Which compared points contradict the model."""
-        miss = np.abs(model.values(self.checked) - self.answers).max(axis=1, initial=0)
-        size = float(np.abs(self.answers).max(initial=0)) or 1.0
-        self.gap = float(miss.max(initial=0)) / size
-        return np.flatnonzero(miss > self.tolerance * size)
+    def _wrong(self) -> NDArray[np.intp]:
+        """Which compared points contradict what is known so far."""
+        return self.comparison.wrong(self._model(), self.tolerance)
 
     @property
     def tolerance(self) -> float:
-        size = float(np.abs(self.answers).max(initial=0)) or 1.0
+        """How much of the largest answer noise can explain."""
         units = len(self._found.kinks()) if self.findings else 0
-        rounding = 16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / size
+        rounding = 16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size
         slack = self.slack if self.fit is None else 1
         return float(max(TOLERANCE["float64"], slack * (500 * self.noise.relative + rounding)))
-
-    def _near_boundaries(self) -> Array:
-        """Points close to many recovered boundaries at once: there a misplaced or double one shows.
-
-        Each is a fresh point moved so that up to d/2 units' signals become small numbers of random sign and size.
-        """
-        model = self._found.model()
-        if not model.units:
-            return np.empty((0, self.offer.dimension))
-        per_point = max(1, self.offer.dimension // 2)
-        order = self.rng.permutation(model.units)
-        groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
-        starts = self._fresh(len(groups))
-        points = [self._beside(model, group, start) for group, start in zip(groups, starts, strict=True)]
-        return np.array(points)
-
-    def _beside(self, model: Shallow, units: Array, start: Array) -> Array:
-        rows = model.rows[units]
-        small = 10.0 ** self.rng.uniform(-4, -0.5, len(units)) * self.rng.choice([-1.0, 1.0], len(units)) * self.scale
-        move = np.linalg.lstsq(rows, small - model.active(start[None])[0, units], rcond=1e-6)[0]
-        moved: Array = start + move
-        if self.offer.box is not None:
-            moved = np.clip(moved, *self.offer.box)
-        return self._representable(moved)
 
     # -- mending
 
@@ -325,9 +283,9 @@ class _Run:
         found.search.settled = True
         futile = 0
         with self.meter.phase("mend"):
-            while len(wrong := self._wrong(self._model())):
+            while len(wrong := self._wrong()):
                 known = len(found.kinks())
-                ray = Ray(self.checked[wrong[futile % len(wrong)]])
+                ray = Ray(self.comparison.points[wrong[futile % len(wrong)]])
                 self._witness(ray, 1.0)
                 self._follow(ray)
                 futile = 0 if len(found.kinks()) > known else futile + 1
@@ -356,7 +314,7 @@ class _Run:
 
     def _witness(self, ray: Ray, place: float) -> None:
         start = self._found.search.line.start
-        point = self._representable(start + place * (ray.end - start))
+        point = self.comparison.representable(start + place * (ray.end - start))
         answer = self._ask(point[None])
         if not np.isfinite(answer.values).all():
             raise _Stop(Outcome.SATURATED)
@@ -370,13 +328,12 @@ class _Run:
         line = search.line.points(sight.t for sight in search.sights)
         values = np.array([sight.intercept + sight.t * sight.slope for sight in search.sights])
         jacobians = np.array([sight.jacobian for sight in search.sights])
-        typical = np.broadcast_to(np.median(np.abs(jacobians), axis=0), (len(self.checked), *jacobians.shape[1:]))
-        points, values = np.concatenate([line, self.checked]), np.concatenate([values, self.answers])
-        errors = piece_errors(np.concatenate([jacobians, typical]), points, self.noise)
-        self.fit = (points, values, errors)
-        self.checked, self.answers = self.checked[:0], self.answers[:0]
-        with self.meter.phase("verify"):
-            self._compare(self._fresh(self.settings.points))
+        checked, answers = self.comparison.points, self.comparison.answers
+        typical = np.broadcast_to(np.median(np.abs(jacobians), axis=0), (len(checked), *jacobians.shape[1:]))
+        points, values = np.concatenate([line, checked]), np.concatenate([values, answers])
+        self.fit = (points, values, piece_errors(np.concatenate([jacobians, typical]), points, self.noise))
+        self.comparison.clear()
+        self._compare()
 
     def _model(self) -> Shallow:
         model = self._found.model()
@@ -388,6 +345,9 @@ class _Run:
         return None if self.findings is None else self._model().network(self.offer, self.tolerance)
 
     def evidence(self, remark: str) -> Evidence:
-        kinks = sorted(kink.t for kink in self._found.kinks()) if self.findings else []
+        if self.findings is None:
+            return Evidence(self.noise.floor, remark=remark)
+        kinks = sorted(kink.t for kink in self._found.kinks())
         spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
-        return Evidence(self.noise.floor, spacing, self.gap, len(self.checked), remark)
+        gap = float(self.comparison.misses(self._model()).max(initial=0))
+        return Evidence(self.noise.floor, spacing, gap, len(self.comparison.points), remark)

@@ -1,0 +1,78 @@
+"""Comparison: the target's values at points that no search has seen, held against every later model."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Array, Oracle
+from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.verification import fresh_points
+
+
+class Comparison:
+    """Fresh points, and points close to the recovered boundaries, where a misplaced or double one would show."""
+
+    def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
+        self._oracle = oracle
+        self._rng = rng
+        self.scale = 1.0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all points, because something was fitted to them."""
+        self.points = np.empty((0, self._oracle.offer.dimension))
+        self.answers = np.empty((0, self._oracle.offer.outputs))
+
+    @property
+    def size(self) -> float:
+        """The largest answer, to which gaps are relative."""
+        return float(np.abs(self.answers).max(initial=0)) or 1.0
+
+    def representable(self, points: Array) -> Array:
+        """Rounded to the target's precision, so that it computes at these very points and not beside them."""
+        return points.astype(self._oracle.offer.dtype).astype(np.float64)
+
+    def fresh(self, count: int) -> Array:
+        """Points that nobody has seen; smaller ones where answers far out are saturated."""
+        points = fresh_points(self._oracle.offer, count, self._rng)
+        return self.representable(points if self._oracle.offer.box is not None else points * self.scale)
+
+    def ask(self, points: Array) -> None:
+        """Ask the values at these points; saturated ones tell nothing."""
+        if not len(points):
+            return
+        values = self._oracle(points, gradients=False).values
+        known = np.isfinite(values).all(axis=1)
+        self.points = np.concatenate([self.points, points[known]])
+        self.answers = np.concatenate([self.answers, values[known]])
+
+    def misses(self, model: Shallow) -> Array:
+        """n: the largest difference between model and answer at each point, relative to the largest answer."""
+        result: Array = np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / self.size
+        return result
+
+    def wrong(self, model: Shallow, tolerance: float) -> NDArray[np.intp]:
+        """The points that contradict the model."""
+        return np.flatnonzero(self.misses(model) > tolerance)
+
+    def challenge(self, model: Shallow) -> None:
+        """Ask close to the boundary of every unit, four times over."""
+        for _ in range(4):
+            self.ask(self._near_boundaries(model))
+
+    def _near_boundaries(self, model: Shallow) -> Array:
+        """Fresh points, each moved so that up to d/2 units' signals become small numbers of random sign and size."""
+        per_point = max(1, self._oracle.offer.dimension // 2)
+        order = self._rng.permutation(model.units)
+        groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
+        points = [
+            self._beside(model, group, start) for group, start in zip(groups, self.fresh(len(groups)), strict=True)
+        ]
+        return np.array(points).reshape(-1, self._oracle.offer.dimension)
+
+    def _beside(self, model: Shallow, units: NDArray[np.intp], start: Array) -> Array:
+        signs = self._rng.choice([-1.0, 1.0], len(units))
+        small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
+        missing = small - model.active(start[None])[0, units]
+        moved: Array = start + np.linalg.lstsq(model.rows[units], missing, rcond=1e-6)[0]
+        box = self._oracle.offer.box
+        return self.representable(moved if box is None else np.clip(moved, *box))
