@@ -146,8 +146,8 @@ def _draw_questions(axes: "Axes", search: Search, remark: str) -> None:
 
 def _write_title(axes: "Axes", title: str, subtitle: str) -> None:
     axes.set_title(f"{title}\n", loc="left", fontsize=13, fontweight="bold")
-    place = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    axes.annotate(subtitle, (0, 1), (0, 8), color=_QUIET, in_layout=False, **place)
+    note = axes.annotate(subtitle, (0, 1), (0, 8), xycoords="axes fraction", textcoords="offset points", color=_QUIET)
+    note.set_in_layout(False)
 
 
 def _second_direction(search: Search) -> Array:
