@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relumine.oracle.torch import TorchOracle as TorchOracle
     from relumine.reconstruct.auto import Auto as Auto
     from relumine.reconstruct.linear import Linear as Linear
+    from relumine.reconstruct.matching import GradientMatching as GradientMatching
     from relumine.reconstruct.network import Network as Network
     from relumine.reconstruct.paper import PaperTwoLayer as PaperTwoLayer
     from relumine.reconstruct.result import Evidence as Evidence
@@ -56,6 +57,7 @@ _HOMES = {
     "oracle.torch": "TorchOracle",
     "reconstruct.auto": "Auto",
     "reconstruct.linear": "Linear",
+    "reconstruct.matching": "GradientMatching",
     "reconstruct.network": "Network",
     "reconstruct.paper": "PaperTwoLayer",
     "reconstruct.result": "Evidence Outcome Reconstruction Reconstructor",

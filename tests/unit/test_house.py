@@ -22,14 +22,14 @@ ARROWS = {
     "errors": set(),
     "oracle": {"oracle", "errors"},
     "explain": {"explain", "oracle", "errors"},
-    "reconstruct": {"reconstruct", "oracle", "errors"},
+    "reconstruct": {"reconstruct", "explain", "oracle", "errors"},
 }
 
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.
-TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn"}
+TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.explain.oracle"}
 
 # Modules that are about torch modules, and are only imported by whoever has one.
-TORCH_BOUND = ("oracle/torch.py", "explain/", "zoo/")
+TORCH_BOUND = ("oracle/torch.py", "explain/", "reconstruct/matching_", "zoo/")
 
 
 def imports(module: Path) -> Iterator[str]:

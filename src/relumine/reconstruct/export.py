@@ -63,7 +63,7 @@ def to_torch(network: "Network") -> "torch.nn.Module":
 def save(network: "Network", path: str | Path) -> Path:
     """Write the network as the ending of ``path`` says; the file appears complete or not at all."""
     path = Path(path)
-    with _room_beside(path) as temporary:
+    with room_beside(path) as temporary:
         (_write_onnx if path.suffix == ".onnx" else _write_safetensors)(network, temporary)
         os.replace(temporary, path)
     return path
@@ -72,7 +72,7 @@ def save(network: "Network", path: str | Path) -> Path:
 def check_writable(path: str | Path) -> None:
     """Raise now what ``save`` would raise later: before queries are spent, not after."""
     path = Path(path)
-    with _room_beside(path):
+    with room_beside(path):
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
     if path.suffix == ".onnx":
@@ -80,7 +80,7 @@ def check_writable(path: str | Path) -> None:
 
 
 @contextmanager
-def _room_beside(path: Path) -> Iterator[Path]:
+def room_beside(path: Path) -> Iterator[Path]:
     """A temporary file in the folder of ``path``, because only there a rename is atomic."""
     if path.suffix not in _ENDINGS:
         raise MisuseError(f"save: expected a path ending in {' or '.join(_ENDINGS)}, got {str(path)!r}")

@@ -19,6 +19,7 @@ class Outcome(Enum):
     """What happened, and what to change."""
 
     RECOVERED = "The reconstruction equals the target on every fresh point that was compared."
+    FITTED = "A student was fitted to the answers: it resembles the target as far as the evidence says, and no more."
     NOT_VERIFIED = "A reconstruction was found, but it differs from the target on fresh points: do not rely on it."
     BUDGET_EXHAUSTED = "The budget ended before the reconstruction did: allow more queries and resume."
     NOT_THIS_CLASS = "The answers do not come from the class of models this method reconstructs: try another method."

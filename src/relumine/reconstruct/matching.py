@@ -1,0 +1,136 @@
+"""GradientMatching: a student trained on what the oracle answered (the paper's experimental design)."""
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from relumine.errors import BudgetError, MisuseError
+from relumine.oracle.base import Answer, Array, Offer, Oracle
+from relumine.oracle.metered import Spent, metered
+from relumine.reconstruct.queries import Source, source_of
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+
+if TYPE_CHECKING:
+    import torch
+
+    from relumine.explain import Explanation
+
+Loss = Literal["joint", "gradient", "membership"]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Where the fitting of a student stands, for whoever watches it."""
+
+    member: int
+    members: int
+    step: int
+    steps: int
+    loss: float
+    validation: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class GradientMatching:
+    """Train a student to answer as the oracle did: ℓ_J = ℓ_G + λ·ℓ_M, or either alone.
+
+    student:       makes a module from a seed, or is the module to start from (a copy is trained). It takes n×shape
+                   tensors and returns n×K logits, or n×K real numbers where the oracle's values are real.
+    queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
+    source:        "gaussian", an array of inputs to draw from, or a Source such as FarthestPoints(pool)
+    loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
+    weight:        λ. ℓ_G is divided by the answers' mean ‖J‖², so that λ means the same for every target
+    explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
+                   None takes them for gradients
+    steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine
+    validation:    share of the answers held out to keep the best state; few answers are all trained on
+    members:       so many students are trained from different seeds, and their logits averaged
+    checkpoint:    a file; a run that is killed goes on from there to the same result
+    watch:         is told where the fitting stands
+    """
+
+    student: "Callable[[int], torch.nn.Module] | torch.nn.Module"
+    queries: int
+    _: KW_ONLY
+    source: "str | np.ndarray | Source" = "gaussian"
+    loss: Loss = "joint"
+    weight: float = 0.1
+    explanation: "Explanation | None" = None
+    steps: int = 1000
+    batch: int = 32
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.0
+    validation: float = 0.1
+    members: int = 1
+    checkpoint: str | Path | None = field(default=None, repr=False)
+    watch: Callable[[Fitting], None] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "source", source_of(self.source))
+        _check(self)
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        """Ask, then fit; the outcome is never more than FITTED, and the evidence says how well."""
+        offer = oracle.offer
+        _check_offer(self, offer)
+        meter, generator = metered(oracle), np.random.default_rng(rng)
+        before = meter.spent
+        assert isinstance(self.source, Source)
+        inputs = self.source.pick(offer, self.queries, generator)
+        members = self._students(offer, generator)
+        try:
+            with meter.phase("ask"):
+                answer = meter(inputs, gradients=self.loss != "membership")
+        except BudgetError as error:
+            remark = Evidence(remark=str(error))
+            return Reconstruction(None, Outcome.BUDGET_EXHAUSTED, meter.spent.since(before), remark, repr(self))
+        return self._fitted(offer, members, inputs, answer, generator, meter.spent.since(before))
+
+    def _students(self, offer: Offer, rng: np.random.Generator) -> "list[torch.nn.Module]":
+        from relumine.reconstruct.matching_student import checked_student
+
+        seeds = [int(seed) for seed in rng.integers(2**31, size=self.members)]
+        return [checked_student(self.student, seed, offer) for seed in seeds]
+
+    def _fitted(
+        self,
+        offer: Offer,
+        members: "list[torch.nn.Module]",
+        inputs: Array,
+        answer: Answer,
+        rng: np.random.Generator,
+        spent: Spent,
+    ) -> Reconstruction:
+        import torch
+
+        from relumine.reconstruct.matching_fit import Schedule, fit
+        from relumine.reconstruct.matching_loss import matching
+        from relumine.reconstruct.matching_student import Student
+
+        like = next(members[0].parameters()).detach()
+        task = matching(offer, inputs, answer, like, explanation=self.explanation, loss=self.loss, weight=self.weight)
+        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay)
+        for i, member in enumerate(members):
+
+            def told(step: int, loss: float, validation: float | None, i: int = i) -> None:
+                if self.watch is not None:
+                    self.watch(Fitting(i, self.members, step, self.steps, loss, validation))
+
+            fit(member, task, torch.empty(0, dtype=torch.int64), schedule, rng, told)
+        clone = Student(tuple(members), offer.inputs, task.of)
+        return Reconstruction(clone, Outcome.FITTED, spent, Evidence(), repr(self))
+
+
+def _check(method: GradientMatching) -> None:
+    if method.queries < 1:
+        raise MisuseError(f"queries: expected at least 1, got {method.queries}")
+
+
+def _check_offer(method: GradientMatching, offer: Offer) -> None:
+    if method.loss != "membership" and offer.gradients == "none":
+        raise MisuseError("GradientMatching: the oracle offers no gradients; say loss='membership'")
+    if method.loss != "gradient" and offer.values == "none":
+        raise MisuseError("GradientMatching: the oracle offers no values; say loss='gradient'")

@@ -1,0 +1,159 @@
+"""The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, at the cost of one backward pass."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from relumine.explain.methods import Explanation, Gradient, Of, outputs
+from relumine.oracle.base import Answer, Array, Offer
+
+# What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
+# as LogitLink answers them.
+Kind = Literal["real", "logits", "centred", "probabilities", "log-probabilities"]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def kind_of(offer: Offer, values: Array) -> Kind:
+    """What the oracle's values, and so its gradients, are of. Logits that can only be centred, or log p, are told."""
+    if offer.values == "probabilities" or offer.values == "label":
+        return "probabilities"
+    if offer.values != "logits" or offer.outputs == 1:
+        return "logits" if offer.values == "logits" else "real"
+    size = np.abs(values).max(initial=1e-30)
+    if np.abs(values.mean(axis=1)).max(initial=0) < 1e-6 * size:
+        return "centred"
+    if np.abs(np.logaddexp.reduce(values, axis=1)).max(initial=0) < 1e-5 * size:
+        return "log-probabilities"
+    return "logits"
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """Answered questions as tensors, and the losses of a student on them.
+
+    inputs n×shape; values n×K; maps n×R×shape or None; chosen n×R×K says which combinations of outputs the maps
+    explain; scale is the mean ‖J‖² of the answers.
+    """
+
+    inputs: Tensor
+    values: Tensor
+    maps: Tensor | None
+    chosen: Tensor | None
+    kind: Kind
+    explanation: Explanation
+    loss: Literal["joint", "gradient", "membership"]
+    weight: float
+    scale: float
+    spread: float
+
+    @property
+    def of(self) -> Of:
+        """What the student's outputs are turned into before they are explained."""
+        return "logits" if self.kind == "centred" else self.kind
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def estimate(self, student: nn.Module, rows: Tensor, rng: np.random.Generator) -> Tensor:
+        """An unbiased estimate of the loss on these rows, with one random combination of outputs per input."""
+        if self.maps is None or self.chosen is None:
+            return self._membership(outputs(student, self.inputs[rows], self.of), rows)
+        coefficients = self._coefficients(len(rows), rng)
+        return self._losses(student, rows, coefficients, rng)
+
+    def exact(self, student: nn.Module, rows: Tensor, rng: np.random.Generator) -> Tensor:
+        """The loss on these rows, all maps compared."""
+        if self.maps is None:
+            return self._membership(outputs(student, self.inputs[rows], self.of), rows)
+        count = self.maps.shape[1]
+        every = torch.eye(count).to(self.inputs).expand(len(rows), count, count) * count**0.5
+        return self._losses(student, rows, every, rng)
+
+    def _losses(self, student: nn.Module, rows: Tensor, coefficients: Tensor, rng: np.random.Generator) -> Tensor:
+        assert self.maps is not None and self.chosen is not None
+        directions = coefficients @ self.chosen[rows]
+        if self.kind == "centred":
+            directions = directions - directions.mean(2, keepdim=True)
+        explained = self.explanation.maps(
+            student, self.inputs[rows], classes=directions, of=self.of, create_graph=True, rng=rng
+        )
+        wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
+        gap = (explained.maps - wanted).square().sum() / (len(rows) * coefficients.shape[1] * self.scale)
+        if self.loss == "gradient":
+            return gap
+        return gap + self.weight * self._membership(explained.values, rows)
+
+    def _coefficients(self, count: int, rng: np.random.Generator) -> Tensor:
+        """n×1×R: signs for linear explanations, else one map chosen at random; E‖c·D‖² = ‖D‖² for both."""
+        assert self.maps is not None
+        maps = self.maps.shape[1]
+        if maps == 1:
+            drawn = np.ones((count, 1))
+        elif self.explanation.linear:
+            drawn = rng.standard_normal((count, maps))
+        else:
+            drawn = np.eye(maps)[rng.integers(maps, size=count)] * maps**0.5
+        return torch.from_numpy(drawn[:, None]).to(self.inputs)
+
+    def _membership(self, values: Tensor, rows: Tensor) -> Tensor:
+        """Cross-entropy above the target's own entropy (the divergence); squared error where values are real."""
+        wanted = self.values[rows]
+        if self.kind == "real":
+            return (values - wanted).square().sum(1).mean() / self.spread
+        if values.shape[1] == 1:
+            return self._single(values, wanted)
+        log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
+        p = wanted if self.kind == "probabilities" else wanted.softmax(1)
+        return (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
+
+    def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
+        if self.kind == "probabilities":
+            return functional.binary_cross_entropy(values, wanted)
+        return functional.binary_cross_entropy_with_logits(values, wanted.sigmoid())
+
+
+def matching(
+    offer: Offer,
+    inputs: Array,
+    answer: Answer,
+    like: Tensor,
+    *,
+    explanation: Explanation | None,
+    loss: Literal["joint", "gradient", "membership"],
+    weight: float,
+) -> Matching:
+    """Answers as tensors of the student's precision."""
+    maps = chosen = None
+    scale = 1.0
+    if answer.gradients is not None:
+        maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
+        chosen = torch.from_numpy(_chosen(offer, answer.values)).to(like)
+        scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
+    spread = float(answer.values.var(axis=0).sum()) or float(np.square(answer.values).sum(axis=1).mean()) or 1.0
+    return Matching(
+        inputs=torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like),
+        values=torch.from_numpy(answer.values).to(like),
+        maps=maps,
+        chosen=chosen,
+        kind=kind_of(offer, answer.values),
+        explanation=explanation or Gradient(),
+        loss=loss,
+        weight=weight,
+        scale=scale,
+        spread=spread,
+    )
+
+
+def _chosen(offer: Offer, values: Array) -> Array:
+    """n×R×K: which output each answered map is of."""
+    every = np.eye(offer.outputs)
+    if offer.gradients == "all":
+        return np.broadcast_to(every, (len(values), *every.shape))
+    if offer.gradients == "top":
+        return every[values.argmax(axis=1)][:, None]
+    return np.broadcast_to(every[offer.gradients], (len(values), 1, offer.outputs))

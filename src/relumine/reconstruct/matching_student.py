@@ -1,0 +1,130 @@
+"""Student: the clone that learning returns, one torch module or several whose logits are averaged."""
+
+import copy
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from relumine.errors import MisuseError
+from relumine.explain.methods import Of, outputs
+from relumine.oracle.base import Array, Offer
+from relumine.reconstruct import export
+
+_ROWS_AT_ONCE = 500
+
+
+class Averaged(nn.Module):
+    """The mean of the members' outputs, as what the oracle's values were."""
+
+    def __init__(self, members: list[nn.Module], inputs: tuple[int, ...], of: Of) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self._inputs, self._of = inputs, of
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """n×K from n×shape or n×d inputs."""
+        like = next((p for p in self.parameters() if p.is_floating_point()), inputs)
+        rows = inputs.reshape(-1, *self._inputs).to(like.dtype)
+        if len(self.members) == 1:
+            return outputs(self.members[0], rows, self._of)
+        return outputs(lambda x: torch.stack([member(x) for member in self.members]).mean(0), rows, self._of)
+
+
+@dataclass(frozen=True, eq=False)
+class Student:
+    """A trained torch module as a clone. ``of`` is what it answers, as the oracle's values were."""
+
+    members: tuple[nn.Module, ...]
+    inputs: tuple[int, ...]
+    of: Of
+
+    @property
+    def hidden(self) -> tuple[int, ...]:
+        """Unknown: a student is any module."""
+        return ()
+
+    @property
+    def parameters(self) -> Mapping[str, "np.ndarray"]:
+        """The state of the module, or of module ``members.0``, ``members.1``, … where there are several."""
+        state = self.members[0].state_dict() if len(self.members) == 1 else nn.ModuleList(self.members).state_dict()
+        return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+
+    def predict(self, inputs: Array) -> Array:
+        """n×d (or n×shape) inputs to n×K outputs of the kind that the oracle's values were."""
+        rows = np.asarray(inputs, dtype=np.float64)
+        if rows[:1].size not in (0, int(np.prod(self.inputs))):
+            raise MisuseError(f"predict: expected rows of {int(np.prod(self.inputs))} numbers, got {rows[:1].size}")
+        module = self.to_torch()
+        with torch.no_grad():
+            parts = [
+                module(torch.from_numpy(rows[start : start + _ROWS_AT_ONCE])).numpy().astype(np.float64)
+                for start in range(0, max(len(rows), 1), _ROWS_AT_ONCE)
+            ]
+        return np.concatenate(parts)
+
+    def to_torch(self) -> nn.Module:
+        """A copy of the module that answers what ``predict`` does."""
+        return Averaged([copy.deepcopy(member) for member in self.members], self.inputs, self.of).eval()
+
+    def save(self, path: str | Path) -> Path:
+        """Write the parameters as .safetensors, or the module as .onnx."""
+        path = Path(path)
+        with export.room_beside(path) as temporary:
+            (self._write_onnx if path.suffix == ".onnx" else self._write_safetensors)(temporary)
+            os.replace(temporary, path)
+        return path
+
+    def _write_safetensors(self, path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        from relumine import __version__
+
+        arrays = {name: np.ascontiguousarray(array) for name, array in self.parameters.items()}
+        save_file(arrays, path, metadata={"relumine.version": __version__})
+
+    def _write_onnx(self, path: Path) -> None:
+        """By torch's TorchScript exporter: the newer one needs a package more."""
+        module, example = self.to_torch(), torch.zeros(2, *self.inputs)
+        batch = {0: "batch"}
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(
+                    module,
+                    (example,),
+                    str(path),
+                    dynamo=False,
+                    input_names=["input"],
+                    output_names=["output"],
+                    dynamic_axes={"input": batch, "output": batch},
+                )
+        except Exception as error:  # whatever the exporter cannot translate
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise MisuseError(
+                f"save: torch cannot export this student to ONNX ({reason}); save it as .safetensors, and is the onnx "
+                "package there? pip install 'relumine[onnx]'"
+            ) from error
+
+
+def checked_student(student: "Callable[[int], nn.Module] | nn.Module", seed: int, offer: Offer) -> nn.Module:
+    """A module of its own to train, which answers K numbers to the oracle's inputs; or a MisuseError."""
+    try:
+        module = copy.deepcopy(student) if isinstance(student, nn.Module) else student(seed)
+    except Exception as error:
+        raise MisuseError(f"student: expected a function from a seed to a module; it raised {error!r}") from error
+    if not isinstance(module, nn.Module) or not any(parameter.requires_grad for parameter in module.parameters()):
+        raise MisuseError(f"student: expected an nn.Module with parameters to train, got {type(module).__name__}")
+    like = next(module.parameters())
+    try:
+        answer = outputs(module.eval(), torch.zeros(2, *offer.inputs).to(like), "real")
+    except Exception as error:
+        raise MisuseError(f"student: it does not take inputs of shape {('n', *offer.inputs)}: {error}") from error
+    if answer.shape[1] != offer.outputs:
+        raise MisuseError(f"student: expected {offer.outputs} outputs as the oracle has, got {answer.shape[1]}")
+    return module
