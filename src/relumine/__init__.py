@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from relumine.errors import OracleError as OracleError
     from relumine.errors import OracleFailedError as OracleFailedError
     from relumine.errors import RelumineError as RelumineError
+    from relumine.errors import StoreError as StoreError
     from relumine.errors import TargetError as TargetError
     from relumine.oracle.base import Answer as Answer
     from relumine.oracle.base import Offer as Offer
@@ -45,7 +46,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": (
         "BadAnswerError BudgetError DataError LedgerError MisuseError OracleError OracleFailedError RelumineError "
-        "TargetError"
+        "StoreError TargetError"
     ),
     "oracle.base": "Answer Offer Oracle",
     "oracle.finite_difference": "FiniteDifferences",

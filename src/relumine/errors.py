@@ -8,6 +8,7 @@ RelumineError
 │   ├── BadAnswerError         non-finite or wrong-shaped numbers, or not what the offer promised
 │   └── OracleFailedError      the oracle raised
 ├── LedgerError            a ledger belongs to another target, or cannot be read or written
+├── StoreError             a run store is in use, or cannot be read or written
 └── BudgetError            the next question would exceed the budget (it was not asked)
 
 Messages say what was expected, what was got, and what to do.
@@ -44,6 +45,10 @@ class OracleFailedError(OracleError):
 
 class LedgerError(RelumineError):
     """A ledger belongs to another target, or cannot be read or written."""
+
+
+class StoreError(RelumineError):
+    """A run store is in use, or cannot be read or written."""
 
 
 class BudgetError(RelumineError):
