@@ -14,6 +14,7 @@ import numpy as np
 
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.shallow import rank_one
 
 # One output: a gap is taken for a single kink without proof when fewer kinks than this are expected in it, and after
 # one side of its kink was proven clear when fewer than this are expected in the rest. Chosen by simulation: total
@@ -155,17 +156,6 @@ def _kink(line: Line, output: Array, row: Array, t: float) -> Kink:
     length = float(np.linalg.norm(row)) * np.copysign(1.0, row @ line.direction)
     output, row = output * length, row / length
     return Kink(t, output, row, float(-(row @ line.start) - t * (row @ line.direction)))
-
-
-def rank_one(jump: Array) -> tuple[Array, Array]:
-    """The best output ⊗ row, or close to it: one step from the largest row, exact if the rank is one."""
-    largest = jump[int(np.argmax(np.einsum("kd,kd->k", jump, jump)))]
-    size = float(largest @ largest)
-    if size == 0:
-        return np.zeros(len(jump)), largest
-    output = jump @ largest / size
-    row = output @ jump / float(output @ output)
-    return output, row
 
 
 class LineSearch:

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array
-from relumine.reconstruct.line import Gap, Kink, LineSearch, Sight, rank_one
-from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.line import Gap, Kink, LineSearch, Sight
+from relumine.reconstruct.shallow import Shallow, rank_one
 
 # Between points of a ray this close, in units of its length, there is one kink, hardly ever two.
 _ALONE = 1e-3

@@ -95,3 +95,40 @@ class Shallow:
             skip=None if plain else shown.jacobian,
             values=values,
         )
+
+
+def shallow_from_pieces(
+    jacobians: list[Array], offsets: list[Array], kinks: list[float], start: Array, direction: Array
+) -> Shallow:
+    """The function whose pieces along start + t·direction are these, one more than there are kinks.
+
+    Units are off in the piece at t = 0, and their boundaries pass through the line at the kinks.
+    """
+    reference = int(np.searchsorted(kinks, 0.0))
+    outputs, rows, biases = [], [], []
+    for i, t in enumerate(kinks):
+        output, row = rank_one(jacobians[i + 1] - jacobians[i])
+        size = float(np.linalg.norm(row)) * np.copysign(1.0, row @ direction) or 1.0
+        row, away = row / size, np.copysign(1.0, t)
+        outputs.append(output * size)
+        rows.append(away * row)
+        biases.append(-away * float(row @ (start + t * direction)))
+    K, d = jacobians[0].shape
+    return Shallow(
+        jacobians[reference],
+        offsets[reference],
+        np.array(outputs).reshape(-1, K),
+        np.array(rows).reshape(-1, d),
+        np.array(biases).reshape(-1),
+    )
+
+
+def rank_one(jump: Array) -> tuple[Array, Array]:
+    """The best output ⊗ row, or close to it: one step from the largest row, exact if the rank is one."""
+    largest = jump[int(np.argmax(np.einsum("kd,kd->k", jump, jump)))]
+    size = float(largest @ largest)
+    if size == 0:
+        return np.zeros(len(jump)), largest
+    output = jump @ largest / size
+    row = output @ jump / float(output @ output)
+    return output, row
