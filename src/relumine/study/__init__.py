@@ -1,0 +1,14 @@
+"""How we know: experiments as data, the runner, the run store, and the paper's figures as declared studies."""
+
+from relumine.study.engines import LocalProcesses as LocalProcesses
+from relumine.study.engines import RayCluster as RayCluster
+from relumine.study.experiment import Access as Access
+from relumine.study.experiment import Experiment as Experiment
+from relumine.study.experiment import Measures as Measures
+from relumine.study.experiment import Provenance as Provenance
+from relumine.study.experiment import Row as Row
+from relumine.study.experiment import Student as Student
+from relumine.study.experiment import Target as Target
+from relumine.study.runner import Standing as Standing
+from relumine.study.runner import run_study as run_study
+from relumine.study.store import RunStore as RunStore

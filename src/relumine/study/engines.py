@@ -1,0 +1,251 @@
+"""Engines: who runs jobs in parallel. Processes on this machine, or a Ray cluster for those who outgrow it.
+
+A job is a function and one argument. An engine yields (argument, result) as jobs end, in no particular order; a job
+that raised or whose process died yields a ``Lost`` and does not stop the others. Every process computes with one
+thread, so that sums are always taken in the same order and results do not depend on the engine.
+"""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from relumine.errors import MisuseError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+# What decides where data and targets are found; a worker must see the same as who started it.
+_PLACES = ("RELUMINE_DATA", "RELUMINE_CACHE")
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What a job yields that raised an error, or whose process died."""
+
+    reason: str
+
+
+class Engine(Protocol):
+    """Runs jobs between entering and leaving a ``with`` block."""
+
+    workers: int
+
+    def __enter__(self) -> Self:
+        """Get ready."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Stop whatever is still running."""
+
+    def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
+        """Call ``function``, which must be importable by name, with each argument."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Worker:
+    process: BaseProcess
+    pipe: Connection
+
+
+class LocalProcesses:
+    """``workers`` processes on this machine (as many as it has cores, by default).
+
+    They are spawned, not forked, because torch's threads do not survive a fork. They end with the process that
+    started them, even if that is killed.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = _checked(workers if workers is not None else os.cpu_count() or 1)
+        self._crew: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for worker in self._crew:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        self._crew.clear()
+
+    def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
+        """Give each idle worker the next argument, and start workers while there are fewer than allowed."""
+        waiting = deque(arguments)
+        idle = [*self._crew]
+        busy: dict[Connection, tuple[_Worker, A]] = {}
+        while waiting or busy:
+            while waiting and len(busy) < self.workers:
+                worker = idle.pop() if idle else self._started()
+                busy[worker.pipe] = worker, waiting.popleft()
+                _give(worker.pipe, function, busy[worker.pipe][1])
+            ready = wait(list(busy))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                worker, argument = busy.pop(pipe)
+                result = self._received(worker)
+                if worker in self._crew:
+                    idle.append(worker)
+                yield argument, result
+
+    def _started(self) -> _Worker:
+        context = get_context("spawn")
+        here, there = context.Pipe()
+        process = context.Process(target=_work, args=(there,), daemon=True)
+        with _environment(_ONE_THREAD):
+            process.start()
+        there.close()
+        worker = _Worker(process, here)
+        self._crew.append(worker)
+        return worker
+
+    def _received(self, worker: _Worker) -> Any:
+        try:
+            return worker.pipe.recv()
+        except (EOFError, OSError):
+            worker.process.join()
+            self._crew.remove(worker)
+            code = worker.process.exitcode
+            killed = " (out of memory?)" if code == -signal.SIGKILL else ""
+            return Lost(f"the process that ran it ended with code {code}{killed}")
+
+
+def _give(pipe: Connection, function: Callable[..., Any], argument: object) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone; receiving from it will say so
+        pipe.send((function, argument))
+
+
+def _work(pipe: Connection) -> None:
+    """What a worker does all day."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us; they will end us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    while True:
+        try:
+            function, argument = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_done(function, argument))
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _done(function: Callable[..., Any], argument: object) -> Any:
+    """The job's result, or Lost."""
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        return function(argument)
+    except Exception as error:
+        return Lost(f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """These variables for processes started inside."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+class RayCluster:
+    """The Ray cluster at ``address``, or one of ``workers`` processes that is started here on the loopback interface.
+
+    On a cluster every machine needs this version of relumine and, for MNIST and CIFAR10, the data; jobs at a time are
+    limited to ``workers``, or else to the cluster's CPUs.
+    """
+
+    def __init__(self, workers: int | None = None, address: str | None = None) -> None:
+        self.workers = _checked(workers if workers is not None else os.cpu_count() or 1)
+        self._limited = workers is not None
+        self._address = address
+        self._started = False
+
+    def __enter__(self) -> Self:
+        ray = _ray(at_home=self._address is None)
+        if not ray.is_initialized():
+            self._start(ray)
+            self._started = True
+        if not self._limited:
+            self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        return self
+
+    def _start(self, ray: Any) -> None:
+        places = {name: os.environ[name] for name in _PLACES if name in os.environ}
+        options: dict[str, Any] = {"address": self._address}
+        if self._address is None:
+            options = {"num_cpus": self.workers, "include_dashboard": False}
+        try:
+            ray.init(
+                **options,
+                runtime_env={"env_vars": _ONE_THREAD | places},
+                log_to_driver=False,
+                logging_level="error",
+            )
+        except (ConnectionError, OSError, ValueError, RuntimeError) as error:
+            place = self._address or "this machine"
+            raise MisuseError(f"engine ray: cannot reach or start a cluster at {place}: {error}") from error
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._started:
+            _ray().shutdown()
+            self._started = False
+
+    def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
+        """Keep as many jobs in the cluster as there are workers."""
+        ray = _ray()
+        remote = ray.remote(num_cpus=1, max_retries=0)(_done)
+        waiting = deque(arguments)
+        busy: dict[Any, A] = {}
+        while waiting or busy:
+            while waiting and len(busy) < self.workers:
+                argument = waiting.popleft()
+                busy[remote.remote(function, argument)] = argument
+            for reference in ray.wait(list(busy))[0]:
+                argument = busy.pop(reference)
+                try:
+                    result = ray.get(reference)
+                except ray.exceptions.RayError as error:
+                    result = Lost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                yield argument, result
+
+
+def _ray(*, at_home: bool = False) -> Any:
+    """The library. ``at_home``: no other machine shall join, so Ray must not listen to the network."""
+    # Ray reports its use to its makers unless told not to; that is for the user to allow.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it warns of a change to come
+    if at_home:
+        # Read when Ray is imported; off, as it is on Windows and macOS, Ray keeps to the loopback interface.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise MisuseError("engine ray: Ray is not installed; pip install 'relumine[ray]'") from error
+    return ray
+
+
+def _checked(workers: int) -> int:
+    if workers < 1:
+        raise MisuseError(f"workers: expected at least 1, got {workers}")
+    return workers

@@ -1,0 +1,113 @@
+"""The runner: experiments in, rows out, each in the store as soon as it is there."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+from relumine.errors import MisuseError
+from relumine.study.engines import Engine, Lost
+from relumine.study.experiment import Experiment, Row, Target, key_of
+from relumine.study.store import RunStore
+from relumine.study.trial import asker, failed_row, material, run_experiment, train_target, training_settings
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a study stands, for whoever watches it: what just ended, and how many of how many are done."""
+
+    ended: Row | Target
+    done: int
+    total: int
+    failed: int
+
+
+def run_study(
+    experiments: Sequence[Experiment],
+    store: RunStore,
+    engine: Engine,
+    *,
+    watch: Callable[[Standing], None] | None = None,
+    scratch: Path | None = None,
+) -> list[Row]:
+    """Run those experiments that the store has no finished row of, and return the rows of all.
+
+    Everything that can be known to fail is refused before anything starts. What fails later is recorded with its
+    error, does not stop the others, and is tried again by the next call.
+    """
+    study = list({experiment.key: experiment for experiment in experiments}.values())
+    finished = store.finished()
+    # Sorted by data, because a worker holds one dataset at a time.
+    todo = sorted((e for e in study if e.key not in finished), key=lambda e: (e.target.data, e.target.standardise))
+    if todo:
+        check(todo)
+        if scratch is not None:
+            scratch.mkdir(parents=True, exist_ok=True)
+        _Run(store, engine, len(study), watch).run(todo, scratch)
+    return store.rows(experiments)
+
+
+class _Run:
+    """The state of one call of ``run_study``."""
+
+    def __init__(self, store: RunStore, engine: Engine, total: int, watch: Callable[[Standing], None] | None) -> None:
+        self._store, self._engine, self._watch = store, engine, watch
+        self._done, self._total, self._failed = 0, total, 0
+
+    def run(self, todo: list[Experiment], scratch: Path | None) -> None:
+        self._done = self._total - len(todo)
+        with self._engine:
+            untrained = self._train(todo)
+            for experiment in todo:
+                if key_of(experiment.target) in untrained:
+                    reason = untrained[key_of(experiment.target)]
+                    self._keep(failed_row(experiment, f"its target was not trained: {reason}"))
+            ready = [experiment for experiment in todo if key_of(experiment.target) not in untrained]
+            for experiment, row in self._engine.run(partial(run_experiment, scratch=scratch), ready):
+                self._keep(failed_row(experiment, row.reason) if isinstance(row, Lost) else row)
+
+    def _train(self, todo: list[Experiment]) -> dict[str, str]:
+        """Train each target once, before experiments would train it side by side. Why some could not be, by key."""
+        targets = {key_of(experiment.target): experiment.target for experiment in todo}
+        untrained: dict[str, str] = {}
+        for target, accuracy in self._engine.run(train_target, targets.values()):
+            if isinstance(accuracy, Lost):
+                untrained[key_of(target)] = accuracy.reason
+            self._tell(target)
+        return untrained
+
+    def _keep(self, row: Row) -> None:
+        self._store.keep(row)
+        self._done += 1
+        self._failed += row.failed
+        self._tell(row)
+
+    def _tell(self, ended: Row | Target) -> None:
+        if self._watch is not None:
+            self._watch(Standing(ended, self._done, self._total, self._failed))
+
+
+def check(experiments: Sequence[Experiment]) -> None:
+    """Refuse, before hours are spent, what cannot work: missing data, unknown networks, budgets beyond the pool."""
+    for experiment in experiments:
+        try:
+            _check(experiment)
+        except MisuseError as error:
+            raise MisuseError(f"experiment ({experiment}): {error}") from error
+    material.cache_clear()  # this process has no further use for the data
+
+
+def _check(experiment: Experiment) -> None:
+    split = material(experiment.target.data, experiment.target.standardise).split
+    for network in (experiment.target, experiment.student):
+        _check_network(network.network, split.shape, split.classes, json.dumps(dict(network.options)))
+    training_settings(experiment.target)
+    asker(experiment)
+
+
+@lru_cache(maxsize=64)
+def _check_network(name: str, shape: tuple[int, ...], classes: int, options: str) -> None:
+    from relumine import zoo
+
+    zoo.network(name, shape, classes, **json.loads(options))

@@ -1,0 +1,214 @@
+"""One experiment, from its description to its row: what a worker does."""
+
+import json
+import platform
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+import relumine
+from relumine.errors import MisuseError
+from relumine.study.experiment import FAILED, Access, Experiment, Provenance, Row, Target
+from relumine.study.measures import measured
+
+if TYPE_CHECKING:
+    import torch
+
+    from relumine.explain import Explanation
+    from relumine.oracle.metered import Spent
+    from relumine.reconstruct.matching import GradientMatching
+    from relumine.reconstruct.queries import Source
+    from relumine.zoo import Split, Trained, Training
+
+# The answers' noise is drawn from a stream of its own, so that it is not the student's.
+_NOISE = 1
+
+
+class Material(NamedTuple):
+    """A dataset's three parts, and σ_D."""
+
+    split: "Split"
+    deviation: float
+
+
+@lru_cache(maxsize=1)  # CIFAR10 takes half a gigabyte; experiments are ordered by target
+def material(data: str, standardise: bool) -> Material:
+    """The paper's split of a dataset."""
+    from relumine import zoo
+
+    loaded = zoo.dataset(data, standardise=standardise)
+    return Material(loaded.split(seed=0), loaded.deviation)
+
+
+def train_target(target: Target) -> float:
+    """Train a target, or find it trained; its test accuracy."""
+    return _trained(json.dumps(asdict(target))).card.test_accuracy
+
+
+@lru_cache(maxsize=2)
+def _trained(plain: str) -> "Trained":
+    """The target, by its JSON because records that hold mappings cannot be looked up."""
+    from relumine import zoo
+
+    target = Target(**json.loads(plain))
+    split = material(target.data, target.standardise).split
+    settings = training_settings(target)
+    return zoo.trained(target.network, split, seed=target.seed, settings=settings, options=target.options)
+
+
+def training_settings(target: Target) -> "Training":
+    """The network's own settings, changed as the target says."""
+    from relumine.zoo.training import TRAINING, Training
+
+    try:
+        return replace(TRAINING.get(target.network, Training()), **target.training)
+    except TypeError as error:
+        raise MisuseError(f"Target.training: {error}; expected fields of zoo.Training") from error
+
+
+def run_experiment(experiment: Experiment, scratch: Path | None = None) -> Row:
+    """Ask, train, measure. An error is a row too.
+
+    scratch: a folder where a student's training is kept while it goes on, so that it need not start again.
+    """
+    started = time.perf_counter()
+    checkpoint = None if scratch is None else scratch / f"{experiment.key}.training"
+    try:
+        row = _conducted(experiment, checkpoint, started)
+    except Exception as error:
+        row = failed_row(experiment, f"{type(error).__name__}: {error}", started)
+    if checkpoint is not None:
+        checkpoint.unlink(missing_ok=True)
+    return row
+
+
+def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) -> Row:
+    from relumine.explain import ExplainedOracle
+    from relumine.oracle.metered import Metered
+
+    split, deviation = material(experiment.target.data, experiment.target.standardise)
+    target = _trained(json.dumps(asdict(experiment.target)))
+    shown = explanation(experiment.access, deviation)
+    access = {"classes": experiment.access.classes, "of": experiment.access.of}
+    noise = np.random.default_rng([experiment.seed, _NOISE])
+    oracle = ExplainedOracle(target.module, shown, split.shape, rng=noise, **access)  # type: ignore[arg-type]
+    result = asker(experiment, checkpoint)(Metered(oracle), experiment.seed)
+    accuracy = target.card.test_accuracy
+    return Row(
+        experiment=experiment,
+        outcome=result.outcome.name,
+        error=None,
+        remark=result.evidence.remark,
+        spent=_spent(result.spent),
+        measures=None if result.clone is None else measured(result.predict, oracle, split, accuracy),
+        provenance=provenance(time.perf_counter() - started),
+    )
+
+
+def failed_row(experiment: Experiment, error: str, started: float | None = None) -> Row:
+    """The row of an experiment that did not end."""
+    seconds = 0.0 if started is None else time.perf_counter() - started
+    return Row(experiment, FAILED, error, "", {}, None, provenance(seconds))
+
+
+def _spent(spent: "Spent") -> dict[str, int]:
+    return {name: getattr(spent, name) for name in ("value_queries", "gradient_queries", "floats")}
+
+
+def asker(experiment: Experiment, checkpoint: Path | None = None) -> "GradientMatching":
+    """The reconstructor of an experiment; a MisuseError if its settings are none of GradientMatching's."""
+    from relumine.reconstruct.matching import GradientMatching
+
+    split, deviation = material(experiment.target.data, experiment.target.standardise)
+    shown = explanation(experiment.access, deviation)
+    try:
+        return GradientMatching(
+            _student(experiment, split),
+            experiment.budget,
+            source=_source(experiment, split),
+            loss=experiment.loss,
+            explanation=shown if experiment.match == "shown" else None,
+            checkpoint=checkpoint,
+            **experiment.settings,
+        )
+    except TypeError as error:
+        raise MisuseError(f"Experiment.settings: {error}; expected fields of GradientMatching") from error
+
+
+def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.nn.Module]":
+    from relumine import zoo
+
+    student = experiment.student
+
+    def fresh(seed: int) -> "torch.nn.Module":
+        return zoo.network(student.network, split.shape, split.classes, seed, **student.options)
+
+    return fresh
+
+
+def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Source":
+    if experiment.source == "gaussian":
+        return "gaussian"
+    if experiment.budget > len(split.pool):
+        raise MisuseError(
+            f"budget: {experiment.budget:,} queries from a pool of {len(split.pool):,} ({experiment.target.data}); "
+            "ask fewer, or use Gaussian queries"
+        )
+    return split.pool
+
+
+def explanation(access: Access, deviation: float) -> "Explanation":
+    """What the endpoint shows, on data with the standard deviation σ_D = ``deviation``."""
+    from relumine import explain
+
+    if access.explanation == "smoothgrad":
+        assert access.sigma is not None
+        return explain.SmoothGrad(access.sigma * deviation, **_count("samples", access))
+    if access.explanation == "integrated-gradients":
+        return explain.IntegratedGradients(**_count("steps", access))
+    names = {
+        "gradient": explain.Gradient,
+        "absolute-gradient": explain.AbsoluteGradient,
+        "input-times-gradient": explain.InputTimesGradient,
+    }
+    return names[access.explanation]()
+
+
+def _count(name: str, access: Access) -> dict[str, int]:
+    return {} if access.samples is None else {name: access.samples}
+
+
+def provenance(seconds: float) -> Provenance:
+    """Here and now."""
+    finished = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(round(seconds, 2), socket.gethostname(), finished, _commit(), versions())
+
+
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """Of what results depend on."""
+    libraries = {name: version(name) for name in ("torch", "numpy")}
+    return {"relumine": relumine.__version__, **libraries, "python": platform.python_version()}
+
+
+@lru_cache(maxsize=1)
+def _commit() -> str | None:
+    """The git commit of the checkout that this file is in, "-dirty" if it was changed since; None elsewhere."""
+    here = Path(__file__).resolve()
+    if not (here.parents[3] / ".git").exists():
+        return None
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
