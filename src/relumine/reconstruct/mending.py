@@ -36,6 +36,28 @@ class Ray:
         self.rows.insert(position, row)
 
 
+@dataclass(frozen=True)
+class AskOnLine:
+    """Ask on the searched line, at t."""
+
+    t: float
+
+
+@dataclass(frozen=True)
+class AskOnRay:
+    """Ask on the ray, at this part of its length."""
+
+    place: float
+
+
+@dataclass(frozen=True)
+class Added:
+    """A unit was added; ask nothing."""
+
+
+Step = AskOnLine | AskOnRay | Added
+
+
 @dataclass(frozen=True, eq=False)
 class _Change:
     """By how much the difference between answer and model changes from one witness to the next."""
@@ -128,23 +150,28 @@ class Findings:
 
     # -- explaining
 
-    def explain(self, ray: Ray) -> float | bool | None:
-        """The place on the line to ask next; True if a unit beyond it was added; None if nothing can be told yet."""
+    def explain(self, ray: Ray) -> Step | None:
+        """What follows from the differences along the ray: where to ask next, or that a unit was added."""
         self.refresh()
+        places = self._places(ray)
         for width, first, second in self._changes(ray):
             change = self._single(first, second)
             if change is None:
                 continue
             place = self._overlooked(change, first, second, alone=width < _ALONE)
             if place is not None:
-                return place
-            if self._lies_beyond(change, first, second):
-                return True
+                return AskOnLine(place)
+            step = self._beyond_the_ends(ray, change, (places[first], places[second]), first, second)
+            if step is not None:
+                return step
         return None
+
+    def _places(self, ray: Ray) -> dict[int, float]:
+        return {-1: 0.0, **dict(zip(ray.rows, ray.places, strict=True))}
 
     def undecided(self, ray: Ray) -> float | None:
         """Where on the ray to ask next: in the closest pair between which the difference changes."""
-        places = {-1: 0.0, **dict(zip(ray.rows, ray.places, strict=True))}
+        places = self._places(ray)
         for width, first, second in self._changes(ray):
             if width > self._closest:
                 return (places[first] + places[second]) / 2
@@ -231,11 +258,29 @@ class Findings:
         still = np.linalg.norm(after[self._agree()], axis=(1, 2)) <= self._tolerance
         return float(np.linalg.norm(left)) <= self._tolerance and bool(still.all())
 
-    def _lies_beyond(self, change: _Change, first: int, second: int) -> bool:
-        """Whether the change is a unit that the searched part of the line does not meet; if so it is added."""
+    def _beyond_the_ends(
+        self, ray: Ray, change: _Change, between: tuple[float, float], first: int, second: int
+    ) -> Step | None:
+        """Add a unit that the searched part of the line does not meet, once both sides of its kink on the ray are seen.
+
+        One output proves nothing by itself: two units crossed at once look like a third. Just before the place where
+        the change vanishes on the ray, and just behind it, they do not.
+        """
         low, high = self.search.ends
-        if low < change.t < high:
-            return False
+        along = float(change.row @ (ray.end - self.search.line.start))
+        if low < change.t < high or along == 0:
+            return None
+        kink = -(float(change.row @ self.search.line.start) + change.bias) / along
+        beside = 4 * self._closest
+        if not between[0] < kink < between[1]:
+            return None
+        if kink - between[0] > 2 * beside:
+            return AskOnRay(kink - beside)
+        if between[1] - kink > 2 * beside:
+            return AskOnRay(kink + beside)
+        return Added() if self._add_beyond(change, first, second) else None
+
+    def _add_beyond(self, change: _Change, first: int, second: int) -> bool:
         # Off at the line's start, it is on at the second witness: the ray crosses its boundary before that.
         size = float(np.linalg.norm(change.row))
         output = change.output * size * np.copysign(1.0, change.t)

@@ -11,7 +11,7 @@ from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line, LineSearch, Sight, piece_errors
-from relumine.reconstruct.mending import Findings, Ray
+from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
@@ -300,15 +300,15 @@ class _Run:
         fruitless = 0
         while not found.agrees(ray) and fruitless <= _PATIENCE:
             known = len(found.kinks())
-            explained = found.explain(ray)
-            if explained is None:
-                place = found.undecided(ray)
+            step = found.explain(ray)
+            if isinstance(step, AskOnLine):
+                self._sight([step.t])
+                self._search()
+            elif not isinstance(step, Added):
+                place = step.place if step else found.undecided(ray)
                 if place is None:
                     return
                 self._witness(ray, place)
-            elif explained is not True:
-                self._sight([explained])
-                self._search()
             fruitless = 0 if len(found.kinks()) > known else fruitless + 1
             self.meter.found(len(found.kinks()))
 
