@@ -55,6 +55,8 @@ def test_options_change_widths():
     conv = zoo.network("conv", (1, 8, 8), 2, channels=(3, 4), kernel=5, hidden=6)
     assert conv[0].weight.shape == (3, 1, 5, 5)
     assert conv[7].weight.shape == (6, 4 * 2 * 2)
+    assert zoo.network("vgg11", (3, 8, 8), 2, width=4)[-1].weight.shape == (2, 4 * 8)
+    assert zoo.network("resnet18_small", (3, 8, 8), 2, width=4)[-1].weight.shape == (2, 4 * 8)
 
 
 @every_network

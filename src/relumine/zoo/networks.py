@@ -16,15 +16,16 @@ from torch import Tensor, nn
 
 from relumine.errors import MisuseError
 
-_VGG11 = (64, "pool", 128, "pool", 256, 256, "pool", 512, 512, "pool", 512, 512, "pool")
-_RESNET18 = (64, 128, 256, 512)
+# Channels in units of ``width``, which is 64 in the networks of the literature.
+_VGG11 = (1, "pool", 2, "pool", 4, 4, "pool", 8, 8, "pool", 8, 8, "pool")
+_RESNET18 = (1, 2, 4, 8)
 
 
 def network(name: str, input_shape: tuple[int, ...], classes: int, seed: int = 0, **options: Any) -> nn.Module:
     """A fresh float32 network, the same for the same arguments whatever torch's generator did before.
 
     name: one of ``NETWORKS``: linear, two_layer (option ``hidden``), conv (``channels``, ``kernel``, ``hidden``),
-    vgg11, resnet18, and resnet18_small, whose stem has stride 2 so that it costs about a quarter.
+    vgg11, resnet18 (both with ``width``), and resnet18_small, whose stem has stride 2 so that it costs about a quarter.
     """
     shape = tuple(int(n) for n in input_shape)
     _check(name, shape, classes, options)
@@ -78,32 +79,32 @@ def _conv(
     )
 
 
-def _vgg11(shape: tuple[int, ...], classes: int) -> nn.Module:
+def _vgg11(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
     """VGG11 for 32×32 images: eight convolutions, five max-pools, one dense layer; without batch norm."""
     layers: list[nn.Module] = []
     channels = shape[0]
-    for width in _VGG11:
-        if isinstance(width, int):
-            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
-            channels = width
+    for part in _VGG11:
+        if isinstance(part, int):
+            layers += [nn.Conv2d(channels, part * width, 3, padding=1), nn.ReLU()]
+            channels = part * width
         else:
             layers.append(_pool())
     return _scaled(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)))
 
 
-def _resnet18(shape: tuple[int, ...], classes: int, stem_stride: int = 1) -> nn.Module:
+def _resnet18(shape: tuple[int, ...], classes: int, stem_stride: int = 1, width: int = 64) -> nn.Module:
     """ResNet-18 for 32×32 images: a 3×3 stem without max-pool, four stages of two blocks."""
-    width = _RESNET18[0]
+    channels = width
     layers: list[nn.Module] = [_convolution(shape[0], width, stem_stride), nn.BatchNorm2d(width), nn.ReLU()]
-    for after in _RESNET18:
-        layers += [_Block(width, after, 1 if after == width else 2), _Block(after, after, 1)]
-        width = after
-    return _scaled(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, classes)))
+    for after in (width * part for part in _RESNET18):
+        layers += [_Block(channels, after, 1 if after == channels else 2), _Block(after, after, 1)]
+        channels = after
+    return _scaled(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes)))
 
 
-def _resnet18_small(shape: tuple[int, ...], classes: int) -> nn.Module:
+def _resnet18_small(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
     """ResNet-18 with a stem of stride 2."""
-    return _resnet18(shape, classes, stem_stride=2)
+    return _resnet18(shape, classes, stem_stride=2, width=width)
 
 
 class _Block(nn.Module):
