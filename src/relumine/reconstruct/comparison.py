@@ -2,6 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve
 
 from relumine.oracle.base import Array, Oracle
 from relumine.reconstruct.shallow import Shallow
@@ -73,6 +74,8 @@ class Comparison:
         signs = self._rng.choice([-1.0, 1.0], len(units))
         small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
         missing = small - model.active(start[None])[0, units]
-        moved: Array = start + np.linalg.lstsq(model.rows[units], missing, rcond=1e-6)[0]
+        rows = model.rows[units]
+        # The shortest move that does it, nearly: rows have length one, and the ridge bounds it where they are dependent.
+        moved: Array = start + rows.T @ solve(rows @ rows.T + 1e-6 * np.eye(len(rows)), missing, assume_a="pos")
         box = self._oracle.offer.box
         return self.representable(moved if box is None else np.clip(moved, *box))

@@ -8,6 +8,7 @@ assumptions of the paper (independent rows, unit norm, no biases), so that h > d
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import solve
 
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.network import Network
@@ -72,7 +73,9 @@ class Shallow:
             return None
         gram = (self.outputs @ self.outputs.T) * (self.rows @ self.rows.T)
         target = -np.einsum("mk,kd,md->m", self.outputs, self.jacobian, self.rows, optimize=True)
-        turned = np.linalg.lstsq(gram, target, rcond=None)[0] > 0.5
+        # The ridge keeps dependent units from spoiling the rest; what is found is checked below in any case.
+        ridge = 1e-12 * float(np.trace(gram)) / self.units
+        turned = solve(gram + ridge * np.eye(self.units), target, assume_a="pos") > 0.5
         flip = np.where(turned, -1.0, 1.0)
         jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
         if np.linalg.norm(jacobian) > tolerance * max(float(np.linalg.norm(self.jacobian)), 1e-300):
