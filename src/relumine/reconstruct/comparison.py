@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solve
 
 from relumine.oracle.base import Array, Oracle
+from relumine.reconstruct.line import Line
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.verification import fresh_points
 
@@ -36,6 +37,12 @@ class Comparison:
         """Points that nobody has seen; smaller ones where answers far out are saturated."""
         points = fresh_points(self._oracle.offer, count, self._rng)
         return self.representable(points if self._oracle.offer.box is not None else points * self.scale)
+
+    def line(self) -> Line:
+        """A random line through a fresh point, on which kinks are spread around t of size one."""
+        offer = self._oracle.offer
+        size = self.scale if offer.box is None else (offer.box[1] - offer.box[0]) / 4
+        return Line(self.fresh(1)[0], size * self._rng.standard_normal(offer.dimension))
 
     def ask(self, points: Array) -> None:
         """Ask the values at these points; saturated ones tell nothing."""
@@ -75,7 +82,7 @@ class Comparison:
         small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
         missing = small - model.active(start[None])[0, units]
         rows = model.rows[units]
-        # The shortest move that does it, nearly: rows have length one, and the ridge bounds it where they are dependent.
+        # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
         moved: Array = start + rows.T @ solve(rows @ rows.T + 1e-6 * np.eye(len(rows)), missing, assume_a="pos")
         box = self._oracle.offer.box
         return self.representable(moved if box is None else np.clip(moved, *box))

@@ -47,7 +47,7 @@ class Kink:
     bias: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Line:
     """x(t) = start + t·direction."""
 
@@ -58,6 +58,14 @@ class Line:
         """n×d: the points at these t."""
         result: Array = self.start + np.asarray(list(t), dtype=np.float64)[:, None] * self.direction
         return result
+
+    def within(self, box: tuple[float, float] | None) -> tuple[float, float]:
+        """The lowest and highest t inside the box."""
+        if box is None:
+            return -np.inf, np.inf
+        with np.errstate(divide="ignore"):
+            hits = (np.array(box)[:, None] - self.start) / self.direction
+        return float(hits.min(axis=0).max()), float(hits.max(axis=0).min())
 
     def sights(self, t: list[float], points: Array, answer: Answer, noise: Noise) -> list[Sight]:
         """What the answers at ``points`` show; these are x(t), rounded to what the target can represent."""

@@ -12,17 +12,9 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.noise import Noise
-from relumine.reconstruct.result import Outcome
+from relumine.reconstruct.result import Outcome, Stop
 
 _FAR = 1e5
-
-
-class SearchFailure(Exception):
-    """The reconstruction ends here, with this outcome."""
-
-    def __init__(self, outcome: Outcome, remark: str) -> None:
-        super().__init__(remark)
-        self.outcome = outcome
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +81,7 @@ class Profile:
         values: Callable[[list[float]], Array],
         noise: Noise,
         *,
-        box: tuple[float, float] | None,
+        box: tuple[float, float],
         limit: float | None,
         found: Callable[[int], None],
     ) -> None:
@@ -99,7 +91,7 @@ class Profile:
         self._steepest = 0.0
         start = self._measure([0.0], [0.05])[0]
         if start is None:
-            raise SearchFailure(Outcome.NOT_PIECEWISE_LINEAR, "the values near the start do not lie on a line")
+            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the values near the start do not lie on a line")
         low, high = self._ends(start, box, limit)
         self._open = [_Interval(low, start), _Interval(start, high)]
         self._proven: list[_Interval] = []
@@ -125,8 +117,8 @@ class Profile:
             return t
         return _Interval(left, right).meeting or t
 
-    def _ends(self, start: _Piece, box: tuple[float, float] | None, limit: float | None) -> tuple[_Piece, _Piece]:
-        low, high = (-_FAR, _FAR) if box is None else (box[0] * 0.98, box[1] * 0.98)
+    def _ends(self, start: _Piece, box: tuple[float, float], limit: float | None) -> tuple[_Piece, _Piece]:
+        low, high = max(-_FAR, 0.98 * box[0]), min(_FAR, 0.98 * box[1])
         if limit is not None:
             slope = start.slope
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
@@ -140,7 +132,7 @@ class Profile:
             if piece is not None:
                 return piece
             t *= 0.7
-        raise SearchFailure(Outcome.SATURATED, "no finite values far from the start")
+        raise Stop(Outcome.SATURATED, "no finite values far from the start")
 
     def _measure(self, places: list[float], reaches: list[float]) -> list[_Piece | None]:
         """Pieces around these places; None where three values do not lie on a line even when taken closer."""
@@ -196,7 +188,7 @@ class Profile:
                     parts += [_Interval(interval.left, piece), _Interval(piece, interval.right)]
             intervals = [interval for interval, piece in zip(intervals, pieces, strict=True) if piece is None]
         if intervals:
-            raise SearchFailure(Outcome.NOT_PIECEWISE_LINEAR, "values do not lie on a line however close they are")
+            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "values do not lie on a line however close they are")
         return parts
 
 

@@ -51,6 +51,15 @@ class Evidence:
         return 3 / self.verification_points if self.verification_points else None
 
 
+class Stop(Exception):
+    """Ends a reconstruction early, with this outcome; never seen outside."""
+
+    def __init__(self, outcome: Outcome, remark: str = "") -> None:
+        super().__init__(remark)
+        self.outcome = outcome
+        self.remark = remark
+
+
 class Clone(Protocol):
     """A reconstructed model: it predicts, and can be taken elsewhere."""
 

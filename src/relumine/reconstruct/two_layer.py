@@ -14,7 +14,7 @@ from relumine.reconstruct.line import Line, LineSearch, Sight, piece_errors
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
 
@@ -33,15 +33,6 @@ _SLACK = 20
 # one-hidden-layer network.
 _PATIENCE = 25
 _RAYS = 3
-
-
-class _Stop(Exception):
-    """The reconstruction ends here, with this outcome."""
-
-    def __init__(self, outcome: Outcome, remark: str = "") -> None:
-        super().__init__(remark)
-        self.outcome = outcome
-        self.remark = remark
 
 
 @dataclass(frozen=True)
@@ -76,7 +67,7 @@ class TwoLayer:
         outcome, remark = Outcome.RECOVERED, ""
         try:
             run.reconstruct()
-        except _Stop as stop:
+        except Stop as stop:
             outcome, remark = stop.outcome, stop.remark
         except BudgetError as error:
             outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
@@ -125,7 +116,7 @@ class _Run:
                 return
             self.fit = None
         far_off = self.comparison.misses(self._model()).max(initial=0) > _SLACK * self.tolerance
-        raise _Stop(
+        raise Stop(
             Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, "values differ by more than noise explains"
         )
 
@@ -149,9 +140,7 @@ class _Run:
     def _ask(self, points: Array) -> Answer:
         self.gradients_asked += len(points)
         if self.gradients_asked > self.settings.limit:
-            raise _Stop(
-                Outcome.NOT_THIS_CLASS, f"{self.settings.limit} gradient queries were not enough; raise `limit`"
-            )
+            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.settings.limit} gradient queries were not enough; raise `limit`")
         return self.oracle(points, gradients=True)
 
     # -- calibration
@@ -162,32 +151,23 @@ class _Run:
         changed = 0
         for _ in range(3):
             line, answer = self._start(near)
-            self.noise = self._noise(answer)
+            shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
+            self.noise = noise_in(shown, self.offer.dtype)
             size = float(np.linalg.norm(answer.jacobians[0]))
             change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
             if change <= self.noise.of(size, answer.jacobians[0].size):
                 return line, near, answer
             changed += 1
-        raise _Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
+        raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
 
     def _start(self, near: float) -> tuple[Line, Answer]:
         for _ in range(12):
-            line = Line(self.comparison.fresh(1)[0], self._direction())
+            line = self.comparison.line()
             answer = self._ask(self.comparison.representable(line.points([0.0, near])))
             if np.isfinite(answer.values).all():
                 return line, answer
             self.comparison.scale /= 2
-        raise _Stop(Outcome.SATURATED)
-
-    def _direction(self) -> Array:
-        if self.offer.box is None:
-            return self.comparison.scale * self.rng.standard_normal(self.offer.dimension)
-        low, high = self.offer.box
-        return self.rng.standard_normal(self.offer.dimension) * (high - low) / 4
-
-    def _noise(self, answer: Answer) -> Noise:
-        shown = noise_in(np.concatenate([answer.values.ravel(), answer.jacobians.ravel()]), self.offer.dtype)
-        return shown if self.link is None else Noise(shown.relative, shown.absolute)
+        raise Stop(Outcome.SATURATED)
 
     # -- the line
 
@@ -201,7 +181,7 @@ class _Run:
                 break
             low, high = (low / 2 if lost[0] else low), (high / 2 if lost[1] else high)
         else:
-            raise _Stop(Outcome.SATURATED)
+            raise Stop(Outcome.SATURATED)
         points = self.comparison.representable(line.points([0.0, near]))
         sights = [*line.sights([0.0, near], points, answer, self.noise), *seen]
         search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
@@ -213,11 +193,8 @@ class _Run:
             slope = answer.jacobians[0] @ line.direction
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
             far = min(far, 0.5 * self.link.limit / max(spread, 1e-300))
-        if self.offer.box is None:
-            return -far, far
-        with np.errstate(divide="ignore"):
-            hits = (np.array(self.offer.box)[:, None] - line.start) / line.direction
-        return max(-far, float(hits.min(axis=0).max())), min(far, float(hits.max(axis=0).min()))
+        low, high = line.within(self.offer.box)
+        return max(-far, low), min(far, high)
 
     def _independent(self, ends: Answer, answer: Answer) -> bool:
         """Whether a jump of rank one means one kink: not if all jumps point to the same output direction."""
@@ -239,7 +216,7 @@ class _Run:
         search = self._found.search
         answer, sights = self._ask_on(search.line, questions)
         if not np.isfinite(answer.values).all():
-            raise _Stop(Outcome.SATURATED)
+            raise Stop(Outcome.SATURATED)
         search.add(sights)
 
     def _sharpen_ends(self) -> None:
@@ -292,7 +269,7 @@ class _Run:
                 if futile == _RAYS and self.noise.floor > _EXACT:
                     return  # rounding may be at fault, not a unit: polishing will tell
                 if futile == _RAYS:
-                    raise _Stop(Outcome.NOT_THIS_CLASS, "what differs off the line is not made of single units")
+                    raise Stop(Outcome.NOT_THIS_CLASS, "what differs off the line is not made of single units")
 
     def _follow(self, ray: Ray) -> None:
         """Ask along the ray until the model is right all along it, or no unit can be singled out."""
@@ -317,7 +294,7 @@ class _Run:
         point = self.comparison.representable(start + place * (ray.end - start))
         answer = self._ask(point[None])
         if not np.isfinite(answer.values).all():
-            raise _Stop(Outcome.SATURATED)
+            raise Stop(Outcome.SATURATED)
         self._found.add(ray, place, point, answer)
 
     # -- polishing

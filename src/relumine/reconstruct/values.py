@@ -19,8 +19,8 @@ from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.profile import Profile, SearchFailure
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.reconstruct.profile import Profile
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow, shallow_from_pieces
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
 
@@ -68,8 +68,8 @@ class TwoLayerFromValues:
         outcome, remark = Outcome.RECOVERED, ""
         try:
             run.reconstruct()
-        except SearchFailure as failure:
-            outcome, remark = failure.outcome, str(failure)
+        except Stop as stop:
+            outcome, remark = stop.outcome, stop.remark
         except BudgetError as error:
             outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
@@ -116,11 +116,11 @@ class _Run:
                 self.comparison.challenge(self._found)
             if not self._wrong():
                 return
+        if self.noise.floor > 1e-12:
+            raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
         far_off = self.comparison.misses(self._found).max(initial=0) > 1e3 * self._tolerance
-        raise SearchFailure(
-            Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED,
-            f"the networks that {_LINES} lines showed differ from the target elsewhere",
-        )
+        remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
+        raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
 
     @property
     def _found(self) -> Shallow:
@@ -139,9 +139,7 @@ class _Run:
     def _ask(self, points: Array) -> Array:
         self.asked += len(points)
         if self.asked > self.settings.limit:
-            raise SearchFailure(
-                Outcome.NOT_THIS_CLASS, f"{self.settings.limit} value queries were not enough; raise `limit`"
-            )
+            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.settings.limit} value queries were not enough; raise `limit`")
         return self.oracle(points, gradients=False).values
 
     def _reconstruct_on_a_line(self) -> None:
@@ -174,26 +172,20 @@ class _Run:
     def _profile(self) -> tuple[Line, Profile]:
         """A line on which answers are finite, and the search on it."""
         for _ in range(12):
-            line = Line(self.comparison.fresh(1)[0], self._direction())
+            line = self.comparison.line()
             start = self._ask(line.points([0.0]))
             if np.isfinite(start).all():
                 self.noise = noise_in(start, self.offer.dtype)
                 return line, self._profile_of(line)
             self.comparison.scale /= 2
-        raise SearchFailure(Outcome.SATURATED, "")
+        raise Stop(Outcome.SATURATED)
 
     def _profile_of(self, line: Line) -> Profile:
         def values(t: list[float]) -> Array:
             return self._ask(self.comparison.representable(line.points(t)))
 
         limit = None if self.link is None else 0.5 * self.link.limit
-        return Profile(values, self.noise, box=_stretch(line, self.offer.box), limit=limit, found=self.meter.found)
-
-    def _direction(self) -> Array:
-        direction = self.rng.standard_normal(self.offer.dimension)
-        if self.offer.box is None:
-            return direction * self.comparison.scale
-        return direction * (self.offer.box[1] - self.offer.box[0]) / 4
+        return Profile(values, self.noise, box=line.within(self.offer.box), limit=limit, found=self.meter.found)
 
     # -- gradients by differences
 
@@ -203,7 +195,7 @@ class _Run:
             middles, reach = [0.0], [1.0]
         else:
             outer = 1 + 0.5 * max(abs(kinks[0]), abs(kinks[-1]), 1.0)
-            low, high = _stretch(line, self.offer.box) or (-np.inf, np.inf)
+            low, high = line.within(self.offer.box)
             ends = [max(kinks[0] - outer, (kinks[0] + low) / 2), *kinks, min(kinks[-1] + outer, (kinks[-1] + high) / 2)]
             middles = [ends[0], *((a + b) / 2 for a, b in pairwise(kinks)), ends[-1]]
             reach = [min(abs(t - kink) for kink in kinks) for t in middles]
@@ -314,15 +306,6 @@ class _Run:
             return Evidence(self.noise.floor, remark=remark)
         gap = float(self.comparison.misses(self.model).max(initial=0))
         return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark)
-
-
-def _stretch(line: Line, box: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The part of the line inside the box."""
-    if box is None:
-        return None
-    with np.errstate(divide="ignore"):
-        hits = (np.array(box)[:, None] - line.start) / line.direction
-    return float(hits.min(axis=0).max()), float(hits.max(axis=0).min())
 
 
 def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
