@@ -39,6 +39,9 @@ app = typer.Typer(
 Method = Literal["auto", "paper", "two-layer", "values", "linear"]
 Values = Literal["logits", "probabilities", "real"]
 Gradients = Literal["all", "top", "none"]
+Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
+Scale = Literal["smoke", "laptop", "paper"]
+EngineName = Literal["local", "ray"]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
 Seed = Annotated[
     int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
@@ -152,6 +155,57 @@ def demo(
         from relumine.demo import run_demo
 
         run_demo(out, seed)
+
+
+@app.command()
+def reproduce(
+    figure: Annotated[
+        Figure,
+        typer.Argument(
+            metavar="FIGURE",
+            help="main: gradient against membership queries. unknown-class: the student is of another class. gaussian: "
+            "queries without data. access: what an endpoint may show instead (not in the paper). smoothgrad: the "
+            "appendix's saliency maps. Or all.",
+        ),
+    ],
+    *,
+    scale: Annotated[
+        Scale, typer.Option(help="smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
+    ] = "smoke",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where results go and are resumed; reproduced/SCALE if not given."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Experiments at a time; as many as there are cores if not given."),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="local: processes on this machine. ray: a Ray cluster; the same rows.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; without, one is started here.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Repeat the paper's experiments, with its claims beside what comes out.
+
+    Rows are kept as they come: the same command goes on where an interrupted one stopped, and tries again what failed.
+    """
+    with _errors_as_messages(debug):
+        from rich.console import Console
+
+        from relumine.study.engines import engine_named
+        from relumine.study.reproduce import reproduce as reproduced
+        from relumine.study.screen import show_claims
+
+        folder = out or Path("reproduced") / scale
+        result = reproduced(figure, scale, folder, engine_named(engine, workers, address), Console(stderr=True))
+        show_claims(Console(), result.claims)
+        print(f"wrote {result.page}")
+        if result.failures:
+            _say(f"{len(result.failures)} failed, as the page says; the same command tries them again.")
+            raise typer.Exit(INCONCLUSIVE)
 
 
 def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":

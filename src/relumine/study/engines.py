@@ -37,9 +37,14 @@ class Lost:
 
 
 class Engine(Protocol):
-    """Runs jobs between entering and leaving a ``with`` block."""
+    """Runs jobs between entering and leaving a ``with`` block.
+
+    workers:      how many at a time
+    shares_files: whether jobs see the files of this machine
+    """
 
     workers: int
+    shares_files: bool
 
     def __enter__(self) -> Self:
         """Get ready."""
@@ -66,6 +71,7 @@ class LocalProcesses:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = _checked(workers if workers is not None else os.cpu_count() or 1)
+        self.shares_files = True
         self._crew: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -177,6 +183,7 @@ class RayCluster:
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
         self.workers = _checked(workers if workers is not None else os.cpu_count() or 1)
+        self.shares_files = address is None
         self._limited = workers is not None
         self._address = address
         self._started = False
@@ -243,6 +250,17 @@ def _ray(*, at_home: bool = False) -> Any:
     except ImportError as error:
         raise MisuseError("engine ray: Ray is not installed; pip install 'relumine[ray]'") from error
     return ray
+
+
+def engine_named(name: str, workers: int | None = None, address: str | None = None) -> Engine:
+    """The engine that a user's words stand for."""
+    if name == "ray":
+        return RayCluster(workers, address)
+    if name != "local":
+        raise MisuseError(f"engine: expected local or ray, got {name!r}")
+    if address is not None:
+        raise MisuseError("an address belongs to a Ray cluster: add --engine ray")
+    return LocalProcesses(workers)
 
 
 def _checked(workers: int) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -45,6 +46,9 @@ def run_study(
         if scratch is not None:
             scratch.mkdir(parents=True, exist_ok=True)
         _Run(store, engine, len(study), watch).run(todo, scratch)
+        if scratch is not None:
+            with suppress(OSError):  # somebody else's files are in it
+                scratch.rmdir()
     return store.rows(experiments)
 
 

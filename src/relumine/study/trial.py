@@ -54,6 +54,11 @@ def train_target(target: Target) -> float:
     return _trained(json.dumps(asdict(target))).card.test_accuracy
 
 
+def target_module(target: Target) -> "torch.nn.Module":
+    """A trained target."""
+    return _trained(json.dumps(asdict(target))).module
+
+
 @lru_cache(maxsize=2)
 def _trained(plain: str) -> "Trained":
     """The target, by its JSON because records that hold mappings cannot be looked up."""

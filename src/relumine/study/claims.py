@@ -1,0 +1,259 @@
+"""The paper's claims beside what was measured here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
+from typing import Literal, Protocol
+
+from relumine.study.designs import GRADIENT, MEMBERSHIP, SMOOTHGRAD, Curve, FigureName, Panel
+from relumine.study.results import Point, Results, queries_to_reach
+
+# better, same or short of what the paper says; open where the rows at hand cannot tell.
+Verdict = Literal["better", "same", "short", "open"]
+
+# "n times fewer queries" is read off a log-scale plot: half a decade either way is the same.
+_HALF_A_DECADE = sqrt(10)
+# Accuracies are the same within a point.
+_POINT = 0.01
+# Where the paper names no accuracy, "reconstructed" is taken to mean this share of the target's.
+_RECONSTRUCTED = 0.95
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found here, in words, and how it compares."""
+
+    ours: str
+    verdict: Verdict
+
+
+NOTHING = Finding("not run", "open")
+
+
+class Check(Protocol):
+    """Compares a claim with results."""
+
+    def __call__(self, results: Results) -> Finding:
+        """What the results say."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper about one of its figures, and how it is checked."""
+
+    figure: FigureName
+    subject: str
+    says: str
+    check: Check
+
+
+@dataclass(frozen=True)
+class AsGoodAsTarget:
+    """The student has the target's accuracy, within ``points``, after ``budget`` gradient queries."""
+
+    panel: str
+    budget: int
+    points: float = 0.005
+
+    def __call__(self, results: Results) -> Finding:
+        panel = results.panel(self.panel)
+        point, target = _at(results.points(panel, GRADIENT), self.budget), results.target_accuracy(panel)
+        if point is None or target is None:
+            return NOTHING
+        words = f"{_percent(point.mean)} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
+        return Finding(words, "same" if point.mean >= target - self.points else "short")
+
+
+@dataclass(frozen=True)
+class AccuracyAt:
+    """``accuracy`` after ``budget`` queries."""
+
+    panel: str
+    curve: Curve
+    budget: int
+    accuracy: float
+
+    def __call__(self, results: Results) -> Finding:
+        point = _at(results.points(results.panel(self.panel), self.curve), self.budget)
+        if point is None:
+            return NOTHING
+        return Finding(
+            f"{_percent(point.mean)} with {_queries(self.budget, self.curve)}", _compared(point.mean, self.accuracy)
+        )
+
+
+@dataclass(frozen=True)
+class TimesFewer:
+    """Gradient queries needed are ``factor`` times fewer than membership queries.
+
+    level: to reach this accuracy; "target": 95 % of the target's accuracy, or what gradient queries reach if that is
+    less; "first": what the smallest budget of gradient queries reaches.
+    """
+
+    panel: str
+    factor: float
+    level: float | Literal["target", "first"] = "target"
+
+    def __call__(self, results: Results) -> Finding:
+        panel = results.panel(self.panel)
+        gradient, membership = results.points(panel, GRADIENT), results.points(panel, MEMBERSHIP)
+        if not gradient or not membership:
+            return NOTHING
+        level = self._level(results, panel, gradient)
+        few, many = queries_to_reach(gradient, level), queries_to_reach(membership, level)
+        if few is None:
+            either = "neither reaches" if many is None else "gradient queries do not reach"
+            return Finding(f"{either} {_percent(level)} with {gradient[-1].budget:,}", "short")
+        if many is None:
+            return self._beyond(level, few, membership[-1].budget)
+        words = f"{many / few:,.3g}× fewer to reach {_percent(level)} ({few:,.0f} and {many:,.0f})"
+        return Finding(words, _ratio_compared(many / few, self.factor))
+
+    def _level(self, results: Results, panel: Panel, gradient: list[Point]) -> float:
+        if self.level == "first":
+            return gradient[0].mean
+        if self.level == "target":
+            target = results.target_accuracy(panel) or 1.0
+            return min(_RECONSTRUCTED * target, max(point.mean for point in gradient))
+        return self.level
+
+    def _beyond(self, level: float, few: float, largest: int) -> Finding:
+        """Membership queries never got there: the ratio is a lower bound."""
+        words = f"more than {largest / few:,.3g}× fewer to reach {_percent(level)} ({few:,.0f}, and never)"
+        verdict = _ratio_compared(largest / few, self.factor)
+        return Finding(words, "open" if verdict == "short" else verdict)
+
+
+@dataclass(frozen=True)
+class HardlyAny:
+    """Gradients hardly help: less than half a decade at the level that gradient queries reach."""
+
+    panel: str
+
+    def __call__(self, results: Results) -> Finding:
+        return TimesFewer(self.panel, 1)(results)
+
+
+@dataclass(frozen=True)
+class NoDifference:
+    """SmoothGrad is as good as the raw gradient: within ``points`` on average over panels and budgets."""
+
+    points: float = 0.02
+
+    def __call__(self, results: Results) -> Finding:
+        gaps: dict[str, float] = {}
+        for panel in results.figure.panels:
+            raw = {point.budget: point.mean for point in results.points(panel, GRADIENT)}
+            smooth = {point.budget: point.mean for point in results.points(panel, SMOOTHGRAD)}
+            gaps |= {f"{panel.title}, {b:,}": smooth[b] - raw[b] for b in raw if b in smooth}
+        if not gaps:
+            return NOTHING
+        mean, worst = fmean(gaps.values()), min(gaps, key=lambda where: gaps[where])
+        words = f"SmoothGrad {_points(mean)} on average; at worst {_points(gaps[worst])} ({worst} queries)"
+        verdict: Verdict = "better" if mean > self.points else "same" if mean >= -self.points else "short"
+        return Finding(words, verdict)
+
+
+@dataclass(frozen=True)
+class WorksBetter:
+    """One pair of networks ends closer to its target than another, on average over budgets."""
+
+    panel: str
+    than: str
+
+    def __call__(self, results: Results) -> Finding:
+        missing = [_missing(results, results.panel(name)) for name in (self.panel, self.than)]
+        if missing[0] is None or missing[1] is None:
+            return NOTHING
+        words = (
+            f"short of the target by {100 * missing[0]:.1f} points on average, the reverse by {100 * missing[1]:.1f}"
+        )
+        return Finding(words, "same" if missing[0] < missing[1] else "short")
+
+
+def _missing(results: Results, panel: Panel) -> float | None:
+    points, target = results.points(panel, GRADIENT), results.target_accuracy(panel)
+    return fmean(target - point.mean for point in points) if points and target is not None else None
+
+
+def _at(points: list[Point], budget: int) -> Point | None:
+    return next((point for point in points if point.budget == budget), None)
+
+
+def _compared(ours: float, theirs: float) -> Verdict:
+    if ours > theirs + _POINT:
+        return "better"
+    return "same" if ours >= theirs - _POINT else "short"
+
+
+def _ratio_compared(ours: float, theirs: float) -> Verdict:
+    if ours > theirs * _HALF_A_DECADE:
+        return "better"
+    return "same" if ours >= theirs / _HALF_A_DECADE else "short"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _points(difference: float) -> str:
+    return f"{100 * difference:+.1f} points"
+
+
+def _queries(budget: int, curve: Curve) -> str:
+    kind = "membership" if curve.loss == "membership" else "gradient"
+    return f"{budget:,} {kind} {'query' if budget == 1 else 'queries'}"
+
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim("main", "MNIST 1-layer", "one gradient query gives the target's accuracy", AsGoodAsTarget("mnist linear", 1)),
+    Claim("main", "MNIST 1-layer", "1000× fewer queries", TimesFewer("mnist linear", 1000)),
+    Claim("main", "MNIST 2-layer", "100× fewer queries", TimesFewer("mnist two_layer", 100)),
+    Claim("main", "MNIST conv", "95 % with 10 gradient queries", AccuracyAt("mnist conv", GRADIENT, 10, 0.95)),
+    Claim("main", "MNIST conv", "95 % with 1,000 membership", AccuracyAt("mnist conv", MEMBERSHIP, 1000, 0.95)),
+    Claim("main", "MNIST conv", "100× fewer queries, to reach 95 %", TimesFewer("mnist conv", 100, 0.95)),
+    Claim("main", "CIFAR10 conv", "at least 100× fewer queries", TimesFewer("cifar10 conv", 100)),
+    Claim("main", "CIFAR10 VGG11", "10× fewer queries to reach 75 %", TimesFewer("cifar10 vgg11", 10, 0.75)),
+    Claim("main", "CIFAR10 ResNet-18", "10× fewer queries to reach 75 %", TimesFewer("cifar10 resnet18", 10, 0.75)),
+    Claim("main", "SmoothGrad", "practically no difference from raw gradients", NoDifference()),
+    Claim(
+        "unknown-class", "MNIST 1-layer by 2-layer", "100× fewer queries", TimesFewer("mnist linear by two_layer", 100)
+    ),
+    Claim(
+        "unknown-class",
+        "MNIST 2-layer by 1-layer",
+        "10× fewer queries at first",
+        TimesFewer("mnist two_layer by linear", 10, "first"),
+    ),
+    Claim(
+        "unknown-class",
+        "MNIST 2-layer by conv",
+        "works much better than conv by 2-layer",
+        WorksBetter("mnist two_layer by conv", "mnist conv by two_layer"),
+    ),
+    Claim(
+        "unknown-class",
+        "CIFAR10 ResNet-18 by VGG11",
+        "10× fewer queries",
+        TimesFewer("cifar10 resnet18 by vgg11", 10),
+    ),
+    Claim(
+        "unknown-class",
+        "CIFAR10 VGG11 by ResNet-18",
+        "gradients help very little",
+        HardlyAny("cifar10 vgg11 by resnet18"),
+    ),
+    Claim("gaussian", "MNIST 2-layer", "at least 1000× fewer queries", TimesFewer("mnist two_layer", 1000)),
+    Claim("gaussian", "MNIST conv", "84 % with 10 gradient queries", AccuracyAt("mnist conv", GRADIENT, 10, 0.84)),
+    Claim("gaussian", "MNIST conv", "71 % with 10,000 membership", AccuracyAt("mnist conv", MEMBERSHIP, 10_000, 0.71)),
+    Claim("gaussian", "CIFAR10 conv", "50 % with 10 gradient queries", AccuracyAt("cifar10 conv", GRADIENT, 10, 0.50)),
+    Claim(
+        "gaussian", "CIFAR10 conv", "11 % with 10,000 membership", AccuracyAt("cifar10 conv", MEMBERSHIP, 10_000, 0.11)
+    ),
+)
+
+
+def findings(results: Mapping[FigureName, Results]) -> list[tuple[Claim, Finding]]:
+    """Every claim about the figures at hand, with what was found."""
+    return [(claim, claim.check(results[claim.figure])) for claim in CLAIMS if claim.figure in results]

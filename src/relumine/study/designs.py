@@ -1,0 +1,244 @@
+"""The paper's figures as declared studies, at three scales.
+
+The paper gives neither widths, optimiser, epochs nor λ: those here are our own choice. Where it is silent on the grid
+of budgets we take powers of ten, up to the pool's 10,000.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from relumine.errors import MisuseError
+from relumine.study.experiment import Access, Experiment, Loss, Match, Source, Student, Target
+
+FigureName = Literal["main", "unknown-class", "gaussian", "access", "smoothgrad"]
+ScaleName = Literal["smoke", "laptop", "paper"]
+
+FIGURES: tuple[FigureName, ...] = ("main", "unknown-class", "gaussian", "access", "smoothgrad")
+
+# SmoothGrad in the experiments: N, and σ in units of σ_D (the paper's appendix).
+_SAMPLES = 10
+SIGMA = {"mnist": 1000.0, "cifar10": 1.0}
+
+_TITLES = {
+    "mnist": "MNIST",
+    "cifar10": "CIFAR10",
+    "digits": "digits",
+    "linear": "1-layer",
+    "two_layer": "2-layer",
+    "conv": "conv",
+    "vgg11": "VGG11",
+    "resnet18": "ResNet-18",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a scale treats one of the paper's networks.
+
+    network, options, training: what the zoo is told
+    budgets, seeds:             for each of both a student is trained
+    steps:                      of a student's training, below 1,000 queries and from there on
+    smoothgrad_match:           what a student of SmoothGrad compares; "gradient" costs N times less
+    most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
+    """
+
+    network: str
+    budgets: tuple[int, ...]
+    seeds: int
+    steps: tuple[int, int]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    smoothgrad_match: Match = "shown"
+    most_smoothgrad: int = 10_000
+
+    def settings(self, budget: int) -> dict[str, Any]:
+        """Of GradientMatching."""
+        return {"steps": self.steps[budget >= 1000]}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One size of the whole design: which data stand for the paper's, and a plan for each of its networks."""
+
+    name: ScaleName
+    about: str
+    data: Mapping[str, str]
+    plans: Mapping[tuple[str, str], Plan]
+    map_samples: int
+
+    def target(self, data: str, network: str) -> Target:
+        """What stands for the paper's target."""
+        plan = self.plans[data, network]
+        return Target(plan.network, self.data[data], options=plan.options, training=plan.training)
+
+    def title(self, data: str, network: str) -> str:
+        """What a reader calls it; a stand-in is called by its own name."""
+        return f"{_TITLES[self.data[data]]}, {_TITLES[network]}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One kind of query."""
+
+    name: str
+    label: str
+    loss: Loss = "joint"
+    access: Callable[[str], Access] = lambda data: Access()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One target and one student; ``name`` is what the paper calls it, ``title`` what it is here."""
+
+    name: str
+    title: str
+    data: str
+    target: Target
+    student: Student
+    plan: Plan
+    source: Source = "pool"
+
+    def experiment(self, curve: Curve, budget: int, seed: int) -> Experiment:
+        """One point of one seed of one curve."""
+        return Experiment(
+            self.target,
+            self.student,
+            budget,
+            access=curve.access(self.data),
+            source=self.source,
+            loss=curve.loss,
+            match=self.plan.smoothgrad_match if curve is SMOOTHGRAD else "shown",
+            seed=seed,
+            settings=self.plan.settings(budget),
+        )
+
+    def experiments(self, curve: Curve) -> list[Experiment]:
+        """All points of a curve."""
+        most = self.plan.most_smoothgrad if curve is SMOOTHGRAD else max(self.plan.budgets)
+        budgets = [budget for budget in self.plan.budgets if budget <= most]
+        return [self.experiment(curve, budget, seed) for budget in budgets for seed in range(self.plan.seeds)]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: a panel per pair of networks, a curve per kind of query."""
+
+    name: FigureName
+    title: str
+    panels: tuple[Panel, ...]
+    curves: tuple[Curve, ...]
+
+    def experiments(self) -> list[Experiment]:
+        """Everything that has to be run for it."""
+        return [e for panel in self.panels for curve in self.curves for e in panel.experiments(curve)]
+
+
+def _smoothgrad(data: str) -> Access:
+    return Access("smoothgrad", sigma=SIGMA[data], samples=_SAMPLES)
+
+
+MEMBERSHIP = Curve("membership", "membership", loss="membership")
+GRADIENT = Curve("gradient", "membership + gradient")
+SMOOTHGRAD = Curve("smoothgrad", "membership + SmoothGrad", access=_smoothgrad)
+TOP = Curve("top class", "top class only", access=lambda data: Access(classes="top"))
+PROBABILITIES = Curve("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
+TOP_PROBABILITY = Curve(
+    "top probability", "top class, of probabilities", access=lambda data: Access(classes="top", of="probabilities")
+)
+
+_NETWORKS = (
+    ("mnist", "linear"),
+    ("mnist", "two_layer"),
+    ("mnist", "conv"),
+    ("cifar10", "conv"),
+    ("cifar10", "vgg11"),
+    ("cifar10", "resnet18"),
+)
+_PAIRS = (
+    ("mnist", "linear", "two_layer"),
+    ("mnist", "two_layer", "conv"),
+    ("cifar10", "resnet18", "vgg11"),
+    ("mnist", "two_layer", "linear"),
+    ("mnist", "conv", "two_layer"),
+    ("cifar10", "vgg11", "resnet18"),
+)
+# The networks of the appendix, whose saliency maps it shows.
+SALIENCY = (("mnist", "conv"), ("cifar10", "vgg11"), ("cifar10", "resnet18"))
+
+
+def figure(name: FigureName, scale: Scale) -> Figure:
+    """A figure at a scale. "smoothgrad" has no students: its maps are drawn of ``SALIENCY``."""
+    if name == "main":
+        panels = tuple(_panel(scale, data, network) for data, network in _NETWORKS)
+        return Figure(name, "Gradient queries versus membership queries", panels, (MEMBERSHIP, GRADIENT, SMOOTHGRAD))
+    if name == "unknown-class":
+        panels = tuple(_panel(scale, data, target, student) for data, target, student in _PAIRS)
+        return Figure(name, "Unknown model class", panels, (MEMBERSHIP, GRADIENT))
+    if name == "gaussian":
+        panels = tuple(_panel(scale, data, network, source="gaussian") for data, network in _NETWORKS)
+        return Figure(name, "Unknown data: queries from N(0, I)", panels, (MEMBERSHIP, GRADIENT))
+    if name == "access":
+        curves = (MEMBERSHIP, GRADIENT, TOP, PROBABILITIES, TOP_PROBABILITY)
+        return Figure(name, "What the endpoint shows (not in the paper)", (_panel(scale, "mnist", "conv"),), curves)
+    if name == "smoothgrad":
+        return Figure(name, "Saliency maps by SmoothGrad", (), ())
+    raise MisuseError(f"figure: expected one of {', '.join(FIGURES)} or all, got {name!r}")
+
+
+def _panel(scale: Scale, data: str, target: str, student: str | None = None, source: Source = "pool") -> Panel:
+    plan = scale.plans[data, student or target]
+    by = "" if student is None else f" by {_TITLES[student]}"
+    name = f"{data} {target}" if student is None else f"{data} {target} by {student}"
+    learner = Student(plan.network, plan.options)
+    return Panel(name, scale.title(data, target) + by, data, scale.target(data, target), learner, plan, source)
+
+
+def _smoke() -> Scale:
+    budgets, steps = (1, 10, 100), (200, 200)
+    few = {"steps": 300}
+
+    def plan(network: str, **options: Any) -> Plan:
+        return Plan(network, budgets, 2, steps, options, few)
+
+    narrow = {("cifar10", "vgg11"): plan("vgg11", width=8), ("cifar10", "resnet18"): plan("resnet18_small", width=8)}
+    light = {(data, network): plan(network) for data, network in _NETWORKS if (data, network) not in narrow}
+    about = (
+        "scikit-learn's digits stand for MNIST and CIFAR10, VGG11 and ResNet-18 are an eighth as wide, and students "
+        "are trained for few steps: everything runs, and nothing is learnt about the paper's claims"
+    )
+    return Scale("smoke", about, {"mnist": "digits", "cifar10": "digits"}, {**light, **narrow}, map_samples=20)
+
+
+def _laptop() -> Scale:
+    budgets = (1, 10, 100, 1000, 10_000)
+
+    def heavy(network: str) -> Plan:
+        steps = (500, 1000)
+        return Plan(network, budgets[1:], 1, steps, smoothgrad_match="gradient", most_smoothgrad=1000)
+
+    light = {(data, network): Plan(network, budgets, 3, (1000, 3000)) for data, network in _NETWORKS[:4]}
+    plans = {**light, ("cifar10", "vgg11"): heavy("vgg11"), ("cifar10", "resnet18"): heavy("resnet18_small")}
+    about = (
+        "the paper's data; 3 seeds, but 1 for VGG11 and ResNet-18, whose stem has stride 2; these two are trained for "
+        "few steps, match SmoothGrad by plain gradients, and ask for it 1,000 times at most"
+    )
+    return Scale("laptop", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
+
+
+def _paper() -> Scale:
+    budgets = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
+    plans = {(data, network): Plan(network, budgets, 5, (2000, 10_000)) for data, network in _NETWORKS}
+    about = "the paper's data and networks, 5 seeds"
+    return Scale("paper", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
+
+
+SCALES: dict[ScaleName, Callable[[], Scale]] = {"smoke": _smoke, "laptop": _laptop, "paper": _paper}
+
+
+def scale_named(name: str) -> Scale:
+    """A scale by its name."""
+    for known, make in SCALES.items():
+        if known == name:
+            return make()
+    raise MisuseError(f"scale: expected one of {', '.join(SCALES)}, got {name!r}")

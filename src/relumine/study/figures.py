@@ -1,0 +1,170 @@
+"""Drawings: accuracy over queries, one panel per pair of networks, and the appendix's grids of saliency maps."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relumine.study.designs import Curve, Panel
+from relumine.study.results import Results
+from relumine.study.saliency import SIGMAS, Maps
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Sheet
+
+_INK, _QUIET, _FAINT = "#1f2a37", "#6b7785", "#dfe3e8"
+# Told apart by colour-blind readers, and by marker in print.
+_LOOKS = {
+    "membership": ("#6b7785", "o"),
+    "gradient": ("#c8324a", "s"),
+    "smoothgrad": ("#e08e0b", "^"),
+    "top class": ("#2b6cb0", "D"),
+    "probabilities": ("#7b4fa3", "v"),
+    "top probability": ("#1b8a6b", "P"),
+}
+_STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "text.color": _INK,
+    "axes.labelcolor": _INK,
+    "axes.edgecolor": _QUIET,
+    "axes.titlesize": 10.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": _QUIET,
+    "ytick.color": _QUIET,
+    "svg.hashsalt": "relumine",  # the same picture is the same file
+}
+_COLUMNS = 3
+
+
+def draw_curves(results: Results, folder: Path, subtitle: str) -> list[Path]:
+    """Write FIGURE.png and FIGURE.svg."""
+    figure = results.figure
+    columns = min(_COLUMNS, len(figure.panels))
+    lines = -(-len(figure.panels) // columns)
+    size = (max(3.4 * columns, 6.8), 2.7 * lines + 1.2)
+    with _sheet(size) as sheet:
+        axes = sheet.subplots(lines, columns, squeeze=False, sharey="row").ravel()
+        for panel, ax in zip(figure.panels, axes, strict=True):
+            _draw_panel(results, panel, ax)
+        for ax in axes[::columns]:
+            ax.set_ylabel("test accuracy, %")
+        for ax in axes[-columns:]:
+            ax.set_xlabel("queries")
+        handles, labels = axes[0].get_legend_handles_labels()
+        sheet.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+        sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")
+        sheet.text(0.01, 0.99 - 0.34 / size[1], subtitle, fontsize=8.5, color=_QUIET, va="top")
+        return _written(sheet, folder / figure.name)
+
+
+def _draw_panel(results: Results, panel: Panel, ax: "Axes") -> None:
+    for curve in results.figure.curves:
+        _draw_curve(results, panel, curve, ax)
+    target = results.target_accuracy(panel)
+    if target is not None:
+        ax.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)), label="target", zorder=1)
+    budgets = panel.plan.budgets
+    ax.set_xscale("log")
+    ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
+    ax.set_ylim(0, 103)
+    ax.set_title(panel.title, loc="left")
+    ax.grid(color=_FAINT, linewidth=0.7)
+    ax.set_axisbelow(True)
+
+
+def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes") -> None:
+    points = results.points(panel, curve)
+    colour, marker = _LOOKS[curve.name]
+    budgets = [point.budget for point in points]
+    means = [100 * point.mean for point in points]
+    ax.fill_between(
+        budgets, [100 * p.low for p in points], [100 * p.high for p in points], color=colour, alpha=0.18, linewidth=0
+    )
+    ax.plot(budgets, means, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=curve.label, zorder=2)
+
+
+def draw_maps(maps: list[Maps], folder: Path) -> list[Path]:
+    """Write smoothgrad-NETWORK.png and .svg for each network: an image per line, a σ per column."""
+    return [path for one in maps for path in _draw_grid(one, folder)]
+
+
+def _draw_grid(maps: Maps, folder: Path) -> list[Path]:
+    lines, columns = len(maps.images), 1 + len(SIGMAS)
+    with _sheet((1.25 * columns, 1.25 * lines + 1.1)) as sheet:
+        axes = sheet.subplots(lines, columns)
+        for line, image in enumerate(maps.images):
+            _show(axes[line, 0], _displayed(image), "gray", 0, 1)
+            for column, some in enumerate(maps.maps, start=1):
+                _draw_map(axes[line, column], some[line])
+        for ax, title in zip(axes[0], ["image", *map(_column_title, SIGMAS)], strict=True):
+            ax.set_title(title, fontsize=9)
+        _highlight(axes[:, 1 + SIGMAS.index(maps.wanted.chosen)])
+        wanted = maps.wanted
+        sheet.suptitle(f"{wanted.title}: SmoothGrad of the top class, N = {wanted.samples}", fontsize=11)
+        return _written(sheet, folder / f"smoothgrad-{wanted.target.network}")
+
+
+def _draw_map(ax: "Axes", values: np.ndarray) -> None:
+    """Signed where there is one channel, else the absolute value summed over channels, as in the appendix."""
+    if len(values) == 1:
+        limit = _limit(np.abs(values))
+        _show(ax, values[0], "RdBu_r", -limit, limit)
+    else:
+        strength = np.abs(values).sum(0)
+        _show(ax, strength, "gray", 0, _limit(strength))
+
+
+def _limit(strength: np.ndarray) -> float:
+    """The 99th percentile: single pixels must not decide the scale."""
+    return float(np.percentile(strength, 99)) or 1.0
+
+
+def _displayed(image: np.ndarray) -> np.ndarray:
+    scaled = (image - image.min()) / (float(np.ptp(image)) or 1.0)
+    shown: np.ndarray = scaled[0] if len(scaled) == 1 else scaled.transpose(1, 2, 0)
+    return shown
+
+
+def _show(ax: "Axes", values: np.ndarray, colours: str, low: float, high: float) -> None:
+    ax.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+
+
+def _column_title(sigma: float) -> str:
+    return f"σ = {sigma:g} σ$_D$" if sigma else "gradient"
+
+
+def _highlight(axes: "np.ndarray") -> None:
+    """A frame around the column that the paper chose."""
+    for ax in axes:
+        ax.spines[:].set_visible(True)
+        ax.spines[:].set(color="#c8324a", linewidth=2)
+
+
+@contextmanager
+def _sheet(size: tuple[float, float]) -> "Iterator[Sheet]":
+    """A figure that needs no display and no global state of matplotlib's."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    settings: dict[str, Any] = _STYLE
+    with rc_context(settings):
+        sheet = Figure(figsize=size, layout="constrained")
+        FigureCanvasAgg(sheet)
+        yield sheet
+
+
+def _written(sheet: "Sheet", stem: Path) -> list[Path]:
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg")]
+    for path in paths:
+        metadata = {"Date": None} if path.suffix == ".svg" else {}
+        sheet.savefig(path, dpi=150, metadata=metadata)
+    return paths

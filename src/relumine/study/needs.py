@@ -1,0 +1,97 @@
+"""What a study will need, estimated before it starts: hours and gigabytes."""
+
+import os
+from collections.abc import Sequence
+
+from relumine.study.experiment import Access, Experiment, Target
+
+# Seconds of one plain training step (batch 32) on one core of a 2020s server, measured; narrow networks count as full.
+_STEP = {
+    ("digits", "linear"): 0.0003,
+    ("digits", "two_layer"): 0.0005,
+    ("digits", "conv"): 0.002,
+    ("digits", "vgg11"): 0.008,
+    ("digits", "resnet18_small"): 0.02,
+    ("mnist", "linear"): 0.001,
+    ("mnist", "two_layer"): 0.003,
+    ("mnist", "conv"): 0.02,
+    ("cifar10", "conv"): 0.03,
+    ("cifar10", "vgg11"): 0.6,
+    ("cifar10", "resnet18_small"): 0.6,
+    ("cifar10", "resnet18"): 2.0,
+}
+_UNKNOWN = 0.1
+_BATCH = 32
+# One step that matches gradients, against a plain one.
+_MATCHING = 2.7
+# Passes of one input: forward 1, backward 2.
+_PASSES_PER_STEP = 3
+_CLASSES = 10
+
+# Bytes of a dataset's three parts in float32, and of one map.
+_DATA = {"mnist": 0.25e9, "cifar10": 0.8e9}
+_MAP = {"mnist": 784 * 8, "cifar10": 3072 * 8}
+# torch itself; and answers are held in double precision by the oracle, joined, and once more for the student.
+_PROCESS = 0.6e9
+_COPIES = 2.5
+
+
+def seconds(experiment: Experiment) -> float:
+    """Of one core, roughly."""
+    step = _STEP.get((experiment.target.data, experiment.student.network), _UNKNOWN)
+    asked = _STEP.get((experiment.target.data, experiment.target.network), _UNKNOWN) / _BATCH / _PASSES_PER_STEP
+    steps = int(experiment.settings.get("steps", 1000)) * int(experiment.settings.get("members", 1))
+    if experiment.loss == "membership":
+        return steps * step + experiment.budget * asked
+    gradients = _gradients(experiment.access)
+    own = gradients if experiment.match == "shown" else 1
+    backward = gradients * (_CLASSES if experiment.access.classes == "all" else 1)
+    return steps * step * _MATCHING * own + experiment.budget * asked * (gradients + 2 * backward)
+
+
+def training_seconds(target: Target) -> float:
+    """Of one core, roughly, if the target is not in the cache."""
+    from relumine.study.trial import training_settings
+
+    settings = training_settings(target)
+    return settings.steps * _STEP.get((target.data, target.network), _UNKNOWN) * settings.batch / _BATCH
+
+
+def memory(experiment: Experiment) -> float:
+    """Bytes that a worker needs for it, roughly."""
+    data = experiment.target.data
+    classes = _CLASSES if experiment.access.classes == "all" else 1
+    maps = 0 if experiment.loss == "membership" else experiment.budget * classes * _MAP.get(data, 0)
+    return _PROCESS + _DATA.get(data, 0) + _COPIES * maps
+
+
+def _gradients(access: Access) -> int:
+    return (access.samples or 10) if access.explanation in ("smoothgrad", "integrated-gradients") else 1
+
+
+def note(experiments: Sequence[Experiment], targets: Sequence[Target], workers: int) -> str:
+    """A line for whoever is about to wait."""
+    if not experiments:
+        return "nothing left to run"
+    hours = (sum(map(seconds, experiments)) + sum(map(training_seconds, targets))) / workers / 3600
+    wait = f"{hours:.1f} hours" if hours > 1 else f"{max(1, round(60 * hours))} minutes"
+    largest = max(map(memory, experiments))
+    together = sum(sorted(map(memory, experiments))[-workers:])
+    text = (
+        f"{len(experiments):,} experiments and {len(targets)} targets to go: roughly {wait} on {workers} "
+        f"{'core' if workers == 1 else 'cores'}, up to {largest / 1e9:.1f} GB per worker"
+    )
+    available = _memory_of_this_machine()
+    if available is not None and together > available:
+        text += (
+            f"; together they may need {together / 1e9:.0f} GB and this machine has {available / 1e9:.0f}: "
+            "use fewer --workers"
+        )
+    return text
+
+
+def _memory_of_this_machine() -> float | None:
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):  # Windows
+        return None

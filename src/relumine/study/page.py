@@ -1,0 +1,117 @@
+"""The results page: the paper's claims beside ours, the figures, and the numbers behind them. Markdown."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from relumine.study.claims import findings
+from relumine.study.designs import FigureName, Panel, Scale
+from relumine.study.results import Point, Results
+
+
+def page(
+    scale: Scale,
+    command: str,
+    results: Mapping[FigureName, Results],
+    maps: Sequence[Mapping[str, Any]],
+    pictures: Mapping[FigureName, Sequence[Path]],
+) -> str:
+    """The whole page. ``maps`` are the records of the saliency grids; ``pictures`` lie beside the page."""
+    lines = [
+        f"# The paper's experiments, scale {scale.name}",
+        "",
+        _sentence(scale.about),
+        "",
+        f"Made by `{command}`.",
+        "",
+    ]
+    lines += _provenance(results)
+    lines += _claims(results)
+    for name, known in results.items():
+        lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ())), *_numbers(known)]
+    if maps:
+        lines += ["## Saliency maps by SmoothGrad", "", *_pictures(pictures.get("smoothgrad", ())), *_maps(maps)]
+    return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _provenance(results: Mapping[FigureName, Results]) -> list[str]:
+    rows = {row.experiment.key: row for known in results.values() for row in known.rows}
+    if not rows:
+        return []
+    made = [row.provenance for row in rows.values()]
+    versions = sorted({", ".join(f"{name} {number}" for name, number in each.versions.items()) for each in made})
+    commits = sorted({each.commit for each in made if each.commit})
+    hours = sum(each.seconds for each in made) / 3600
+    facts = [f"{len(rows):,} rows, {hours:.1f} hours of one core", "; ".join(versions)]
+    if commits:
+        facts.append(f"commit {', '.join(commits)}")
+    return [f"{'. '.join(facts)}.", ""]
+
+
+def _claims(results: Mapping[FigureName, Results]) -> list[str]:
+    """The table of claims: "same" within half a decade of queries or one point of accuracy."""
+    found = findings(results)
+    if not found:
+        return []
+    table = [
+        (claim.figure, claim.subject, claim.says, finding.ours, f"**{finding.verdict}**") for claim, finding in found
+    ]
+    note = (
+        "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
+        "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached."
+    )
+    return ["## Claims", "", *_table(("figure", "network", "the paper", "here", "verdict"), table), "", note, ""]
+
+
+def _numbers(results: Results) -> list[str]:
+    lines: list[str] = []
+    for panel in results.figure.panels:
+        table = list(_curves(results, panel))
+        if not table:
+            continue
+        target = results.target_accuracy(panel)
+        about = "" if target is None else f", target {100 * target:.1f} %"
+        budgets = [f"{budget:,}" for budget in panel.plan.budgets]
+        lines += [f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)", ""]
+        lines += [*_table(("queries", *budgets), table), ""]
+    return lines
+
+
+def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
+    for curve in results.figure.curves:
+        points = {point.budget: point for point in results.points(panel, curve)}
+        if points:
+            yield curve.label, *(_cell(points.get(budget)) for budget in panel.plan.budgets)
+
+
+def _cell(point: Point | None) -> str:
+    if point is None:
+        return "–"
+    spread = "" if point.seeds == 1 else f" ({100 * point.low:.1f}–{100 * point.high:.1f})"
+    return f"{100 * point.mean:.1f}{spread}"
+
+
+def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
+    header = ("data", "network", "σ/σ_D", "N", "cosine with the raw gradient", "cosine of two maps")
+    names = ("data", "network", "sigma", "samples", "likeness", "repeatability")
+    return [*_table(header, [tuple(f"{row[name]}" for name in names) for row in maps]), ""]
+
+
+def _pictures(paths: Sequence[Path]) -> list[str]:
+    return [f"![{path.stem}]({path.name})\n" for path in paths if path.suffix == ".png"]
+
+
+def _failures(results: Mapping[FigureName, Results]) -> list[str]:
+    failed = {row.experiment.key: row for known in results.values() for row in known.rows if row.failed}
+    if not failed:
+        return []
+    return ["## Failed", "", *(f"- {row.experiment}: {row.error}" for row in failed.values())]
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    marked = ["|".join(("", *(f" {cell} " for cell in row), "")) for row in (header, *rows)]
+    return [marked[0], "|" + "---|" * len(header), *marked[1:]]

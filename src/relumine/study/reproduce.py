@@ -1,0 +1,164 @@
+"""The paper's figures, one call each: run what is missing, draw, and write what was found."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from relumine.errors import MisuseError
+from relumine.study import needs
+from relumine.study.claims import Claim, Finding, findings
+from relumine.study.designs import FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
+from relumine.study.engines import Engine, Lost
+from relumine.study.experiment import Experiment, Row, key_of
+from relumine.study.figures import draw_curves, draw_maps
+from relumine.study.page import page
+from relumine.study.results import Results
+from relumine.study.runner import Standing, run_study
+from relumine.study.saliency import Maps, MapsWanted, saliency_maps
+from relumine.study.screen import StudyWatch
+from relumine.study.store import RunStore
+from relumine.study.trial import material, provenance, versions
+from relumine.zoo.cache import replacing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """What came out: the page about it, claims with findings, and what failed."""
+
+    page: Path
+    claims: list[tuple[Claim, Finding]]
+    failures: list[str]
+
+
+def reproduce(name: str, scale_name: str, out: Path, engine: Engine, console: "Console") -> Reproduced:
+    """Reproduce the figure of this name, or "all".
+
+    ``out`` gets the run store, one JSON-lines file and drawing per figure, and a page about all figures that were run
+    there. Rows are written as they come; the same call goes on after an interruption.
+    """
+    scale = scale_named(scale_name)
+    figures = [figure(each, scale) for each in _chosen(name)]
+    with _opened(out) as store:
+        try:
+            failures = _run(figures, store, engine, out, console)
+            if any(each.name == "smoothgrad" for each in figures):
+                failures += _draw_saliency(scale, engine, out, console)
+        except KeyboardInterrupt:
+            console.print(
+                f"{len(store.finished()):,} rows are kept in {store.path}; the same command goes on from there."
+            )
+            raise
+        known = _known(scale, store)
+        for each in figures:
+            if each.name in known:
+                draw_curves(known[each.name], out, f"scale {scale.name}; band: lowest to highest seed")
+        path = out / "results.md"
+        command = f"relumine reproduce {name} --scale {scale.name}"
+        text = page(scale, command, known, _read(out / "smoothgrad.jsonl"), _pictures(out))
+        _write(path, [text.rstrip("\n")])
+        return Reproduced(path, findings(known), failures)
+
+
+def _chosen(name: str) -> list[FigureName]:
+    if name != "all" and name not in FIGURES:
+        raise MisuseError(f"figure: expected one of {', '.join(FIGURES)} or all, got {name!r}")
+    return [each for each in FIGURES if name in ("all", each)]
+
+
+def _opened(out: Path) -> RunStore:
+    if out.exists() and not out.is_dir():
+        raise MisuseError(f"out: expected a folder, got the file {out}")
+    return RunStore(out / "rows.sqlite")
+
+
+def _run(figures: Sequence[Figure], store: RunStore, engine: Engine, out: Path, console: "Console") -> list[str]:
+    """Run what is missing; what failed."""
+    experiments = {e.key: e for each in figures for e in each.experiments()}
+    _announce([*experiments.values()], store, engine, console)
+    figures_of = {key: [each for each in figures if key in {e.key for e in each.experiments()}] for key in experiments}
+    with StudyWatch(console) as screen:
+
+        def watch(standing: Standing) -> None:
+            screen(standing)
+            if isinstance(standing.ended, Row):
+                _write_rows(figures_of[standing.ended.experiment.key], store, out)
+
+        scratch = out / "unfinished" if engine.shares_files else None
+        rows = run_study([*experiments.values()], store, engine, watch=watch, scratch=scratch)
+    _write_rows(figures, store, out)
+    return [f"{row.experiment}: {row.error}" for row in rows if row.failed]
+
+
+def _announce(experiments: list[Experiment], store: RunStore, engine: Engine, console: "Console") -> None:
+    """Say what is coming before it takes hours."""
+    finished = store.finished()
+    todo = [experiment for experiment in experiments if experiment.key not in finished]
+    targets = {key_of(experiment.target): experiment.target for experiment in todo}
+    console.print(needs.note(todo, [*targets.values()], engine.workers), highlight=False, soft_wrap=True)
+    strangers = [row for row in store.rows(experiments) if not row.failed and row.provenance.versions != versions()]
+    if strangers:
+        console.print(
+            f"{len(strangers):,} finished rows were made with other versions than these; delete {store.path} to run "
+            "them again",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _write_rows(figures: Iterable[Figure], store: RunStore, out: Path) -> None:
+    for each in figures:
+        rows = store.rows(each.experiments())
+        if rows:
+            _write(out / f"{each.name}.jsonl", [row.to_json() for row in rows])
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join([*lines, ""]), "utf-8")
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+
+
+def _draw_saliency(scale: Scale, engine: Engine, out: Path, console: "Console") -> list[str]:
+    """Compute and draw the appendix's grids; what failed."""
+    wanted = [_maps_wanted(scale, data, network) for data, network in SALIENCY]
+    for each in wanted:
+        material(each.target.data, each.target.standardise)  # missing data is an error before anything starts
+    material.cache_clear()
+    done: dict[str, Maps] = {}
+    failures: list[str] = []
+    with console.status("drawing saliency maps"), engine:
+        for each, maps in engine.run(saliency_maps, wanted):
+            if isinstance(maps, Lost):
+                failures.append(f"saliency maps of {each.title}: {maps.reason}")
+            else:
+                done[each.title] = maps
+    ordered = [done[each.title] for each in wanted if each.title in done]
+    draw_maps(ordered, out)
+    made = {"provenance": asdict(provenance(0))}
+    records = [{**record, **made} for maps in ordered for record in maps.records()]
+    _write(out / "smoothgrad.jsonl", [json.dumps(record, ensure_ascii=False) for record in records])
+    return failures
+
+
+def _maps_wanted(scale: Scale, data: str, network: str) -> MapsWanted:
+    return MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
+
+
+def _known(scale: Scale, store: RunStore) -> dict[FigureName, Results]:
+    """Every figure of which there are rows."""
+    results = {
+        name: Results(each, store.rows(each.experiments())) for name in FIGURES for each in [figure(name, scale)]
+    }
+    return {name: known for name, known in results.items() if known.rows}
+
+
+def _pictures(out: Path) -> dict[FigureName, list[Path]]:
+    return {name: sorted(out.glob(f"{name}*.png")) for name in FIGURES}

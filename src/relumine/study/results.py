@@ -1,0 +1,66 @@
+"""Rows seen through a figure: means and spreads over seeds, per panel, curve and budget."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log10
+from statistics import fmean
+
+from relumine.study.designs import Curve, Figure, Panel
+from relumine.study.experiment import Measures, Row
+
+
+@dataclass(frozen=True)
+class Point:
+    """Test accuracy after ``budget`` queries: mean, lowest and highest over seeds."""
+
+    budget: int
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+class Results:
+    """What is known of a figure; rows that are missing or failed leave gaps."""
+
+    def __init__(self, figure: Figure, rows: Iterable[Row]) -> None:
+        self.figure = figure
+        self.rows = list(rows)
+        self._measures = {row.experiment.key: row.measures for row in self.rows if row.measures is not None}
+
+    def panel(self, name: str) -> Panel:
+        """The panel of this name."""
+        return next(panel for panel in self.figure.panels if panel.name == name)
+
+    def points(self, panel: Panel, curve: Curve) -> list[Point]:
+        """The curve's points, by budget."""
+        known: dict[int, list[float]] = {}
+        for experiment in panel.experiments(curve):
+            measures = self._measures.get(experiment.key)
+            if measures is not None:
+                known.setdefault(experiment.budget, []).append(measures.test_accuracy)
+        return [Point(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
+
+    def target_accuracy(self, panel: Panel) -> float | None:
+        """Test accuracy of the panel's target."""
+        for curve in self.figure.curves:
+            for measures in self._measured(panel, curve):
+                return measures.target_accuracy
+        return None
+
+    def _measured(self, panel: Panel, curve: Curve) -> list[Measures]:
+        keys = [experiment.key for experiment in panel.experiments(curve)]
+        return [self._measures[key] for key in keys if key in self._measures]
+
+
+def queries_to_reach(points: list[Point], level: float) -> float | None:
+    """How many queries until the mean accuracy is ``level``, on straight lines over log(queries); None if never."""
+    before: Point | None = None
+    for point in points:
+        if point.mean >= level:
+            if before is None:
+                return float(point.budget)
+            share = (level - before.mean) / (point.mean - before.mean)
+            return float(10 ** (log10(before.budget) + share * log10(point.budget / before.budget)))
+        before = point
+    return None
