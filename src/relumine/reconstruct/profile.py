@@ -89,12 +89,18 @@ class Profile:
         self._noise = noise
         self._found = found
         self._steepest = 0.0
-        start = self._measure([0.0], [0.05])[0]
-        if start is None:
-            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the values near the start do not lie on a line")
+        start = self._start()
         low, high = self._ends(start, box, limit)
         self._open = [_Interval(low, start), _Interval(start, high)]
         self._proven: list[_Interval] = []
+
+    def _start(self) -> _Piece:
+        """A piece near t = 0; elsewhere if a kink is just there."""
+        for t in (0.0, 0.03, -0.05, 0.11, -0.17):
+            piece = self._measure([t], [0.01])[0]
+            if piece is not None:
+                return piece
+        raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the values near the start do not lie on a line")
 
     def kinks(self) -> list[float]:
         """All kinks between the ends, in order."""
