@@ -58,6 +58,10 @@ class Comparison:
         result: Array = np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / self.size
         return result
 
+    def gap(self, model: Shallow) -> float | None:
+        """The largest of these, if anything was compared."""
+        return float(self.misses(model).max()) if len(self.points) else None
+
     def wrong(self, model: Shallow, tolerance: float) -> NDArray[np.intp]:
         """The points that contradict the model."""
         return np.flatnonzero(self.misses(model) > tolerance)

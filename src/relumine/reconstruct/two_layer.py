@@ -115,7 +115,7 @@ class _Run:
             if not len(self._wrong()):
                 return
             self.fit = None
-        far_off = self.comparison.misses(self._model()).max(initial=0) > _SLACK * self.tolerance
+        far_off = (self.comparison.gap(self._model()) or 0.0) > _SLACK * self.tolerance
         raise Stop(
             Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, "values differ by more than noise explains"
         )
@@ -324,7 +324,7 @@ class _Run:
     def evidence(self, remark: str) -> Evidence:
         if self.findings is None:
             return Evidence(self.noise.floor, remark=remark)
-        kinks = sorted(kink.t for kink in self._found.kinks())
+        kinks = sorted(gap.t for gap in self._found.search.gaps if gap.rank_one)
         spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
-        gap = float(self.comparison.misses(self._model()).max(initial=0))
+        gap = self.comparison.gap(self._model())
         return Evidence(self.noise.floor, spacing, gap, len(self.comparison.points), remark)

@@ -118,7 +118,7 @@ class _Run:
                 return
         if self.noise.floor > 1e-12:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
-        far_off = self.comparison.misses(self._found).max(initial=0) > 1e3 * self._tolerance
+        far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
         remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
         raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
 
@@ -304,7 +304,7 @@ class _Run:
     def evidence(self, remark: str) -> Evidence:
         if self.model is None:
             return Evidence(self.noise.floor, remark=remark)
-        gap = float(self.comparison.misses(self.model).max(initial=0))
+        gap = self.comparison.gap(self.model)
         return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark)
 
 
