@@ -201,7 +201,7 @@ def reproduce(
 
         folder = out or Path("reproduced") / scale
         result = reproduced(figure, scale, folder, engine_named(engine, workers, address), Console(stderr=True))
-        show_claims(Console(), result.claims)
+        show_claims(Console(), result.claims, result.faithful)
         print(f"wrote {result.page}")
         if result.failures:
             _say(f"{len(result.failures)} failed, as the page says; the same command tries them again.")

@@ -39,6 +39,7 @@ class Plan:
     network, options, training: what the zoo is told
     budgets, seeds:             for each of both a student is trained
     steps:                      of a student's training, below 1,000 queries and from there on
+    learning_rate:              of a student's training
     smoothgrad_match:           what a student of SmoothGrad compares; "gradient" costs N times less
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
     """
@@ -47,6 +48,7 @@ class Plan:
     budgets: tuple[int, ...]
     seeds: int
     steps: tuple[int, int]
+    learning_rate: float = 1e-3
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     smoothgrad_match: Match = "shown"
@@ -54,7 +56,7 @@ class Plan:
 
     def settings(self, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
-        return {"steps": self.steps[budget >= 1000]}
+        return {"steps": self.steps[budget >= 1000], "learning_rate": self.learning_rate}
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,14 @@ class Scale:
         return Target(plan.network, self.data[data], options=plan.options, training=plan.training)
 
     def title(self, data: str, network: str) -> str:
-        """What a reader calls it; a stand-in is called by its own name."""
-        return f"{_TITLES[self.data[data]]}, {_TITLES[network]}"
+        """What a reader calls it, a stand-in by its own name."""
+        here, theirs = _TITLES[self.data[data]], _TITLES[data]
+        return f"{here}, {_TITLES[network]}" if self.faithful else f"{here} for {theirs}, {_TITLES[network]}"
+
+    @property
+    def faithful(self) -> bool:
+        """Whether the data are the paper's, so that its claims can be judged."""
+        return all(here == theirs for theirs, here in self.data.items())
 
 
 @dataclass(frozen=True)
@@ -194,20 +202,28 @@ def _panel(scale: Scale, data: str, target: str, student: str | None = None, sou
     return Panel(name, scale.title(data, target) + by, data, scale.target(data, target), learner, plan, source)
 
 
+# Students' learning rates, for full-sized networks.
+_RATE = {"linear": 1e-2, "two_layer": 1e-3, "conv": 1e-3, "vgg11": 5e-4, "resnet18": 5e-4}
+
+
 def _smoke() -> Scale:
-    budgets, steps = (1, 10, 100), (200, 200)
-    few = {"steps": 300}
+    budgets = (1, 10, 100)
 
-    def plan(network: str, **options: Any) -> Plan:
-        return Plan(network, budgets, 2, steps, options, few)
+    def light(network: str) -> Plan:
+        rate = 3e-3 if network == "conv" else 2e-2
+        return Plan(network, budgets, 2, (200, 200), rate, training={"steps": 300})
 
-    narrow = {("cifar10", "vgg11"): plan("vgg11", width=8), ("cifar10", "resnet18"): plan("resnet18_small", width=8)}
-    light = {(data, network): plan(network) for data, network in _NETWORKS if (data, network) not in narrow}
+    def narrow(network: str) -> Plan:
+        training = {"steps": 300, "learning_rate": 2e-3}
+        return Plan(network, budgets, 2, (100, 100), 2e-3, {"width": 8}, training)
+
+    plans = {(data, network): light(network) for data, network in _NETWORKS[:4]}
+    plans |= {("cifar10", "vgg11"): narrow("vgg11"), ("cifar10", "resnet18"): narrow("resnet18_small")}
     about = (
         "scikit-learn's digits stand for MNIST and CIFAR10, VGG11 and ResNet-18 are an eighth as wide, and students "
         "are trained for few steps: everything runs, and nothing is learnt about the paper's claims"
     )
-    return Scale("smoke", about, {"mnist": "digits", "cifar10": "digits"}, {**light, **narrow}, map_samples=20)
+    return Scale("smoke", about, {"mnist": "digits", "cifar10": "digits"}, plans, map_samples=20)
 
 
 def _laptop() -> Scale:
@@ -215,9 +231,11 @@ def _laptop() -> Scale:
 
     def heavy(network: str) -> Plan:
         steps = (500, 1000)
-        return Plan(network, budgets[1:], 1, steps, smoothgrad_match="gradient", most_smoothgrad=1000)
+        return Plan(network, budgets[1:], 1, steps, _RATE["vgg11"], smoothgrad_match="gradient", most_smoothgrad=1000)
 
-    light = {(data, network): Plan(network, budgets, 3, (1000, 3000)) for data, network in _NETWORKS[:4]}
+    light = {
+        (data, network): Plan(network, budgets, 3, (1000, 3000), _RATE[network]) for data, network in _NETWORKS[:4]
+    }
     plans = {**light, ("cifar10", "vgg11"): heavy("vgg11"), ("cifar10", "resnet18"): heavy("resnet18_small")}
     about = (
         "the paper's data; 3 seeds, but 1 for VGG11 and ResNet-18, whose stem has stride 2; these two are trained for "
@@ -228,7 +246,7 @@ def _laptop() -> Scale:
 
 def _paper() -> Scale:
     budgets = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
-    plans = {(data, network): Plan(network, budgets, 5, (2000, 10_000)) for data, network in _NETWORKS}
+    plans = {(data, network): Plan(network, budgets, 5, (2000, 10_000), _RATE[network]) for data, network in _NETWORKS}
     about = "the paper's data and networks, 5 seeds"
     return Scale("paper", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
 

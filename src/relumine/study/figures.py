@@ -56,9 +56,11 @@ def draw_curves(results: Results, folder: Path, subtitle: str) -> list[Path]:
         for ax in axes[-columns:]:
             ax.set_xlabel("queries")
         handles, labels = axes[0].get_legend_handles_labels()
-        sheet.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
+        sheet.legend(
+            handles, labels, loc="outside lower center", ncols=columns + 1 if columns > 1 else 3, frameon=False
+        )
         sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")
-        sheet.text(0.01, 0.99 - 0.34 / size[1], subtitle, fontsize=8.5, color=_QUIET, va="top")
+        sheet.text(0.01, 1 - 0.36 / size[1], subtitle, fontsize=8.5, color=_QUIET, va="top")
         return _written(sheet, folder / figure.name)
 
 
@@ -70,6 +72,8 @@ def _draw_panel(results: Results, panel: Panel, ax: "Axes") -> None:
         ax.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)), label="target", zorder=1)
     budgets = panel.plan.budgets
     ax.set_xscale("log")
+    decades = [10**k for k in range(6) if budgets[0] <= 10**k <= budgets[-1]]
+    ax.set_xticks(decades, [f"{decade:,}" for decade in decades])
     ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
     ax.set_ylim(0, 103)
     ax.set_title(panel.title, loc="left")

@@ -26,7 +26,7 @@ def page(
         "",
     ]
     lines += _provenance(results)
-    lines += _claims(results)
+    lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ())), *_numbers(known)]
     if maps:
@@ -52,18 +52,22 @@ def _provenance(results: Mapping[FigureName, Results]) -> list[str]:
     return [f"{'. '.join(facts)}.", ""]
 
 
-def _claims(results: Mapping[FigureName, Results]) -> list[str]:
+def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
     """The table of claims: "same" within half a decade of queries or one point of accuracy."""
     found = findings(results)
     if not found:
         return []
+    mark = "**{}**" if scale.faithful else "({})"
     table = [
-        (claim.figure, claim.subject, claim.says, finding.ours, f"**{finding.verdict}**") for claim, finding in found
+        (claim.figure, claim.subject, claim.says, finding.ours, mark.format(finding.verdict))
+        for claim, finding in found
     ]
     note = (
         "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
         "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached."
     )
+    if not scale.faithful:
+        note += " In brackets, because other data stand for the paper's."
     return ["## Claims", "", *_table(("figure", "network", "the paper", "here", "verdict"), table), "", note, ""]
 
 

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """What came out: the page about it, claims with findings, and what failed."""
+    """What came out: the page about it, claims with findings, whether the data are the paper's, and what failed."""
 
     page: Path
     claims: list[tuple[Claim, Finding]]
+    faithful: bool
     failures: list[str]
 
 
@@ -61,7 +62,7 @@ def reproduce(name: str, scale_name: str, out: Path, engine: Engine, console: "C
         command = f"relumine reproduce {name} --scale {scale.name}"
         text = page(scale, command, known, _read(out / "smoothgrad.jsonl"), _pictures(out))
         _write(path, [text.rstrip("\n")])
-        return Reproduced(path, findings(known), failures)
+        return Reproduced(path, findings(known), scale.faithful, failures)
 
 
 def _chosen(name: str) -> list[FigureName]:

@@ -67,13 +67,13 @@ def _words(standing: Standing) -> str:
     return f"{ended.experiment}{accuracy}"
 
 
-def show_claims(console: Console, claims: Iterable[tuple[Claim, Finding]]) -> None:
-    """The table of claims."""
+def show_claims(console: Console, claims: Iterable[tuple[Claim, Finding]], faithful: bool) -> None:
+    """The table of claims; verdicts in brackets unless the data are the paper's."""
     table = Table(box=box.SIMPLE_HEAD)
     for header in ("figure", "network", "the paper", "here", "verdict"):
         table.add_column(header)
     for claim, finding in claims:
-        verdict = f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]"
-        table.add_row(claim.figure, claim.subject, claim.says, finding.ours, verdict)
+        word = finding.verdict if faithful else f"({finding.verdict})"
+        table.add_row(claim.figure, claim.subject, claim.says, finding.ours, f"[{_COLOURS[finding.verdict]}]{word}[/]")
     if table.row_count:
         console.print(table)
