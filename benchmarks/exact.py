@@ -1,0 +1,249 @@
+"""Exact reconstruction: is it recovered, how exactly, from how many queries, in what time? Ours, the paper's, ART's.
+
+python benchmarks/exact.py                      everything that is not in benchmarks/results/ yet (about two hours)
+python benchmarks/exact.py --only float32       one experiment; --seeds N for another number of seeds
+python benchmarks/exact.py --table              write the tables in docs/benchmarks.md from the rows
+
+Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again.
+ART comes with the extra: pip install -c constraints.txt -e '.[benchmark]'
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.metadata import version
+from itertools import product
+from pathlib import Path
+
+import exact_art
+import exact_table
+import relumine as rl
+from exact_targets import (
+    DATASETS,
+    SCALINGS,
+    Target,
+    asked_as_function,
+    asked_as_module,
+    gaussian_points,
+    paper_network,
+    random_network,
+    relative_error,
+    sklearn_target,
+    trained_target,
+)
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: which target, asked how, by whom."""
+
+    experiment: str
+    target: str
+    d: int
+    h: int
+    K: int
+    bias: bool
+    dtype: str
+    values: str
+    method: str
+    seed: int
+
+
+def _case(experiment: str, target: str, size: tuple[int, int, int], method: str, seed: int, **others: object) -> Case:
+    usual = {"bias": True, "dtype": "float64", "values": "real" if size[2] == 1 else "logits"}
+    return Case(experiment, target, *size, method=method, seed=seed, **usual | others)
+
+
+# -- the experiments, each from small to large, as functions from a number of seeds to cases
+
+
+def art(seeds: int = 20) -> Iterator[Case]:
+    """The same small targets asked by ART, by our method from values, by our method from gradients."""
+    for h, seed in product((4, 8, 16), range(seeds)):
+        for method in ("ART", "TwoLayerFromValues", "TwoLayer"):
+            yield _case("art", "random", (20, h, 3), method, seed)
+
+
+def paper(seeds: int = 5) -> Iterator[Case]:
+    """The paper's model class asked by the paper's algorithm and by ours."""
+    for h, seed, method in product((4, 8, 16, 32, 64), range(seeds), ("PaperTwoLayer", "TwoLayer")):
+        yield _case("paper", "paper's class", (100, h, 1), method, seed, bias=False)
+
+
+def sklearn(seeds: int = 5) -> Iterator[Case]:
+    """Trained scikit-learn MLPs, asked for probabilities and for logits (a regressor: for its number)."""
+    for (dataset, (d, K)), scaling, h, seed in product(DATASETS.items(), SCALINGS, (16, 100), range(seeds)):
+        for values in ("real",) if K == 1 else ("probabilities", "logits"):
+            outputs = 1 if (K, values) == (2, "logits") else K  # the log-odds of two classes are one number
+            yield _case("sklearn", f"{dataset}, {scaling}", (d, h, outputs), "Auto", seed, values=values)
+
+
+def float32(seeds: int = 20) -> Iterator[Case]:
+    """Torch modules that compute in float32, random and trained."""
+    for (d, h), K, target, seed in product(((50, 32), (784, 128)), (10, 1), ("random", "trained"), range(seeds)):
+        yield _case("float32", target, (d, h, K), "TwoLayer", seed, dtype="float32")
+
+
+def values(seeds: int = 20) -> Iterator[Case]:
+    """Values alone, at the sizes of published work."""
+    for h, seed in product((32, 128), range(seeds)):
+        yield _case("values", "random", (784, h, 1), "TwoLayerFromValues", seed)
+
+
+def seconds(seeds: int = 10) -> Iterator[Case]:
+    """The time of the method beside that of a float64 torch module."""
+    for seed in range(seeds):
+        yield _case("seconds", "random, torch", (784, 1000, 10), "TwoLayer", seed)
+
+
+def float64(seeds: int = 20) -> Iterator[Case]:
+    """Random networks of all sizes, with and without biases, one output and ten."""
+    for (d, h), K, bias, seed in product(
+        ((20, 20), (784, 128), (784, 1000), (50, 2000)), (10, 1), (True, False), range(seeds)
+    ):
+        yield _case("float64", "random", (d, h, K), "TwoLayer", seed, bias=bias)
+
+
+EXPERIMENTS = {each.__name__: each for each in (paper, sklearn, float32, seconds, values, art, float64)}
+
+
+# -- running one case
+
+
+class Timed:
+    """An oracle that counts and times its own answers, independently of the meter."""
+
+    def __init__(self, oracle: rl.Oracle) -> None:
+        self._oracle = oracle
+        self.seconds = self.cpu_seconds = 0.0
+        self.queries = 0
+
+    @property
+    def offer(self) -> rl.Offer:
+        return self._oracle.offer
+
+    def __call__(self, inputs: object, *, gradients: bool) -> rl.Answer:
+        began, cpu = time.perf_counter(), time.process_time()
+        answer = self._oracle(inputs, gradients=gradients)
+        self.seconds += time.perf_counter() - began
+        self.cpu_seconds += time.process_time() - cpu
+        self.queries += len(answer)
+        return answer
+
+
+def target_of(case: Case) -> Target:
+    """The case's target, the same whenever it is made."""
+    if case.experiment == "sklearn":
+        dataset, scaling = case.target.split(", ")
+        return sklearn_target(dataset, scaling, case.h, case.values, case.seed)
+    if case.target == "trained":
+        return trained_target(case.d, case.h, case.K, case.seed)
+    if case.target == "paper's class":
+        return asked_as_function(paper_network(case.d, case.h, case.seed))
+    network = random_network(case.d, case.h, case.K, case.bias, case.seed)
+    if case.dtype == "float32" or "torch" in case.target:
+        return asked_as_module(network, case.dtype)
+    return asked_as_function(network, "none" if case.method == "TwoLayerFromValues" else "all")
+
+
+def method_of(case: Case) -> rl.Reconstructor:
+    """Who asks; only the paper's algorithm has to be told the number of units."""
+    return rl.PaperTwoLayer(case.h, delta=0.05) if case.method == "PaperTwoLayer" else getattr(rl, case.method)()
+
+
+def run(case: Case) -> dict[str, object]:
+    """What came out of one case."""
+    if case.method == "ART":
+        return exact_art.run(case.d, case.h, case.K, case.seed)
+    target = target_of(case)
+    oracle = Timed(target.oracle)
+    began, cpu = time.perf_counter(), time.process_time()
+    result = method_of(case)(oracle, rng=case.seed)
+    seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu
+    if oracle.queries != result.spent.queries:
+        raise RuntimeError(f"{case}: {oracle.queries} rows were asked and {result.spent.queries} reported")
+    return {
+        "outcome": result.outcome.name,
+        "units": result.hidden[0] if result.hidden else 0,
+        "gradient_queries": result.spent.gradient_queries,
+        "value_queries": result.spent.value_queries,
+        "seconds": seconds,
+        "oracle_seconds": oracle.seconds,
+        "cpu_seconds": cpu_seconds,
+        "oracle_cpu_seconds": oracle.cpu_seconds,
+        "noise_floor": result.evidence.noise_floor,
+        "remark": result.evidence.remark,
+        "score": target.score,
+    } | _errors(case, target, result)
+
+
+def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, float]:
+    """At Gaussian points, and on the data that the target was trained on."""
+    if result.clone is None:
+        return {}
+    points = {"error": gaussian_points(case.d, case.seed), "error_on_data": target.data}
+    return {name: relative_error(result.predict, target.truth, x) for name, x in points.items() if x is not None}
+
+
+# -- rows
+
+
+def rows_of(experiment: str) -> list[dict[str, object]]:
+    """The rows on file; a line that was cut off by an interruption does not count."""
+    path = RESULTS / f"exact_{experiment}.jsonl"
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole)
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def run_missing(experiment: str, seeds: int | None) -> None:
+    """Run the cases that have no row yet, writing each row as it comes."""
+    names = [field.name for field in fields(Case)]
+    known = {tuple(row[name] for name in names) for row in rows_of(experiment)}
+    make = EXPERIMENTS[experiment]
+    for case in make() if seeds is None else make(seeds):
+        if tuple(asdict(case).values()) in known:
+            continue
+        row = asdict(case) | {name: _short(value) for name, value in run(case).items()} | _versions()
+        with (RESULTS / f"exact_{experiment}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']:.1f} s", flush=True)
+
+
+def _short(value: object) -> object:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+@cache
+def _versions() -> dict[str, str]:
+    packages = ("numpy", "scipy", "torch", "scikit-learn", "adversarial-robustness-toolbox")
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS, text=True).strip()
+    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    return {"commit": commit, "versions": ", ".join(versions)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--table", action="store_true", help="run nothing; write the tables from the rows")
+    options = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    if options.table:
+        exact_table.write({name: rows_of(name) for name in EXPERIMENTS})
+        return
+    for experiment in [options.only] if options.only else EXPERIMENTS:
+        run_missing(experiment, options.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""The tables of docs/benchmarks.md, made from the rows and written between their markers."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from math import log2
+from pathlib import Path
+from statistics import fmean, median
+
+Row = dict[str, object]
+Rows = list[Row]
+
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+
+# A clone that is called recovered and is further from its target than this is wrong.
+WRONG = {"float64": 1e-6, "float32": 1e-3}
+# What ART returned, by its error.
+EQUIVALENT, NEAR = 1e-6, 1e-2
+
+
+def write(rows: dict[str, Rows]) -> None:
+    """Replace what stands between the markers ``<!-- table NAME -->`` and ``<!-- end -->``."""
+    tables = {name: TABLES[name](found) for name, found in rows.items() if found}
+    tables["summary"] = _summary(rows)
+    tables["runs"] = _runs([row for found in rows.values() for row in found])
+    page = PAGE.read_text()
+    for name, table in tables.items():
+        block = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
+        page, replaced = re.subn(block, lambda found, t=table: f"{found[1]}{t}\n{found[2]}", page, flags=re.DOTALL)
+        if replaced != 1:
+            raise SystemExit(f"{PAGE.name}: expected the markers of table {name!r} once, found them {replaced} times")
+    PAGE.write_text(page)
+
+
+# -- what is read off a group of rows
+
+
+def recovered(rows: Rows) -> Rows:
+    return [row for row in rows if row["outcome"] == "RECOVERED"]
+
+
+def wrong(rows: Rows, error: str = "error") -> Rows:
+    """Called recovered, and not equal to the target."""
+    return [row for row in recovered(rows) if row.get(error, 0) > WRONG[row["dtype"]]]
+
+
+def _share(rows: Rows) -> str:
+    return f"{len(recovered(rows))} of {len(rows)}"
+
+
+def _worst(rows: Rows, error: str = "error") -> str:
+    found = [row[error] for row in recovered(rows) if error in row]
+    return f"{max(found):.0e}" if found else "–"
+
+
+def _all(row: Row) -> int:
+    return row.get("gradient_queries", 0) + row["value_queries"]
+
+
+def _per_unit(rows: Rows) -> list[float]:
+    return [row["gradient_queries"] / row["h"] for row in rows]
+
+
+def _gradients(rows: Rows) -> str:
+    return f"{fmean(_per_unit(rows)):.2f} ({max(_per_unit(rows)):.2f})"
+
+
+def _everything(rows: Rows) -> str:
+    return f"{fmean(_all(row) / row['h'] for row in rows):.2f}"
+
+
+def _mean(field: str) -> Callable[[Rows], str]:
+    return lambda rows: f"{fmean(row.get(field, 0) for row in rows):,.0f}"
+
+
+def _seconds(rows: Rows) -> str:
+    return f"{median(row['seconds'] for row in rows):.2f}"
+
+
+def _network(rows: Rows) -> str:
+    return "{d}-{h}-{K}".format(**rows[0])
+
+
+def _field(name: str) -> Callable[[Rows], str]:
+    return lambda rows: str(rows[0][name])
+
+
+def _biases(rows: Rows) -> str:
+    return "yes" if rows[0]["bias"] else "no"
+
+
+def _ratios(rows: Rows, clock: str = "") -> list[float]:
+    """Time outside the oracle over time inside it."""
+    return [row[f"{clock}seconds"] / row[f"oracle_{clock}seconds"] - 1 for row in rows]
+
+
+# -- tables
+
+Column = tuple[str, Callable[[Rows], str]]
+
+
+def _groups(rows: Rows) -> Iterable[Rows]:
+    """Rows that differ in nothing but the seed, in the order in which they were run."""
+    groups: dict[tuple[object, ...], Rows] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("target", "d", "h", "K", "bias", "dtype", "values", "method"))
+        groups.setdefault(key, []).append(row)
+    return groups.values()
+
+
+def _lines(titles: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (titles, ["---"] * len(titles), *cells))
+
+
+def _table(*columns: Column) -> Callable[[Rows], str]:
+    def made(rows: Rows) -> str:
+        return _lines(
+            [title for title, _ in columns], ([read(group) for _, read in columns] for group in _groups(rows))
+        )
+
+    return made
+
+
+QUERIES: tuple[Column, ...] = (
+    ("gradient queries per unit, mean (max)", _gradients),
+    ("all queries per unit, mean", _everything),
+    ("value queries, mean", _mean("value_queries")),
+)
+
+
+def _power(rows: Rows) -> str:
+    counts = [row["value_queries"] for row in rows]
+    return f"2^{log2(fmean(counts)):.2f} (2^{log2(max(counts)):.2f})"
+
+
+def _per_parameter(rows: Rows) -> str:
+    parameters = rows[0]["h"] * (rows[0]["d"] + 1 + rows[0]["K"]) + rows[0]["K"]
+    return f"{fmean(row['value_queries'] for row in rows) / parameters:.3f}"
+
+
+def _ours_or_theirs(*outcomes: str) -> Callable[[Rows], str]:
+    return lambda rows: str(sum(kind(row) in outcomes for row in rows))
+
+
+def kind(row: Row) -> str:
+    """What a run amounts to; ART does not say whether what it returns is right."""
+    if row["outcome"] not in ("returned", "RECOVERED"):
+        return row["outcome"] if row["method"] == "ART" else "refused"
+    return "equivalent" if row["error"] <= EQUIVALENT else "near" if row["error"] <= NEAR else "wrong"
+
+
+def _median_queries(rows: Rows) -> str:
+    gradients = median(row.get("gradient_queries", 0) for row in rows)
+    values = median(row["value_queries"] for row in rows)
+    return f"{values:,.0f} values" + (f" and {gradients:,.0f} gradients" if gradients else "")
+
+
+def _clock(clock: str) -> Callable[[Rows], str]:
+    return lambda rows: f"{median(_ratios(rows, clock)):.2f} ({max(_ratios(rows, clock)):.2f})"
+
+
+def _score(rows: Rows) -> str:
+    return f"{min(row['score'] for row in rows):.2f} – {max(row['score'] for row in rows):.2f}"
+
+
+TABLES: dict[str, Callable[[Rows], str]] = {
+    "float64": _table(
+        ("network", _network),
+        ("biases", _biases),
+        ("recovered", _share),
+        ("worst error", _worst),
+        *QUERIES,
+        ("seconds, median", _seconds),
+    ),
+    "float32": _table(
+        ("network", _network),
+        ("weights", _field("target")),
+        ("recovered", _share),
+        ("worst error", _worst),
+        ("worst error on its data", lambda rows: _worst(rows, "error_on_data")),
+        *QUERIES,
+        ("seconds, median", _seconds),
+    ),
+    "values": _table(
+        ("network", _network),
+        ("recovered", _share),
+        ("worst error", _worst),
+        ("value queries, mean (max)", _power),
+        ("per parameter", _per_parameter),
+        ("seconds, median", _seconds),
+    ),
+    "paper": _table(
+        ("network", _network),
+        ("method", _field("method")),
+        ("recovered", _share),
+        ("worst error", _worst),
+        *QUERIES,
+        ("seconds, median", _seconds),
+    ),
+    "art": _table(
+        ("network", _network),
+        ("method", _field("method")),
+        ("equivalent", _ours_or_theirs("equivalent")),
+        ("near", _ours_or_theirs("near")),
+        ("silently wrong", _ours_or_theirs("wrong")),
+        ("refused", _ours_or_theirs("refused")),
+        ("never ended", _ours_or_theirs("never ended")),
+        ("queries, median", _median_queries),
+        ("seconds, median", _seconds),
+    ),
+    "sklearn": _table(
+        ("data, inputs", _field("target")),
+        ("network", _network),
+        ("answers", _field("values")),
+        ("training score", _score),
+        ("recovered", _share),
+        ("worst error", _worst),
+        ("worst error on its data", lambda rows: _worst(rows, "error_on_data")),
+        *QUERIES[:2],
+    ),
+    "seconds": _table(
+        ("network", _network),
+        ("runs", lambda rows: str(len(rows))),
+        ("recovered", _share),
+        ("outside / inside, wall clock: median (max)", _clock("")),
+        ("outside / inside, processor time: median (max)", _clock("cpu_")),
+        ("seconds inside, median", lambda rows: f"{median(row['oracle_seconds'] for row in rows):.1f}"),
+    ),
+}
+
+
+# -- over everything
+
+
+def _claim(what: str, required: str, aim: str, rows: Rows, *measured: str) -> list[str]:
+    return [what, required, aim, f"{_share(rows)} recovered, " + ", ".join(measured) if rows else "not run yet"]
+
+
+def _most(rows: Rows, smallest: int = 0) -> str:
+    """The dearest network's mean, and the dearest run."""
+    rows = [row for row in rows if row["h"] >= smallest]
+    if not rows:
+        return "queries not measured yet"
+    mean = max(fmean(_per_unit(group)) for group in _groups(rows))
+    return f"{mean:.2f} gradient queries per unit at most in the mean of a network, {max(_per_unit(rows)):.2f} in a run"
+
+
+def _summary(rows: dict[str, Rows]) -> str:
+    ten, one = ([row for row in rows["float64"] if row["K"] == K] for K in (10, 1))
+    single, small = rows["float32"], [row for row in rows["values"] if row["h"] == 128]
+    trained, timed = rows["sklearn"], rows["seconds"]
+    every = [row for found in rows.values() for row in found if row["method"] != "ART"]
+    lines = [
+        _claim(
+            "`TwoLayer`, K = 10, float64",
+            "100 %, error ≤ 1e-9, ≤ 1.5 gradient queries per unit for h ≥ 64",
+            "≤ 1.15",
+            ten,
+            f"error ≤ {_worst(ten)}",
+            f"{_most(ten, 64)} (h ≥ 64)",
+        ),
+        _claim(
+            "`TwoLayer`, K = 1, float64",
+            "100 %, error ≤ 1e-9, ≤ 3.6 per unit",
+            "≤ 2.0",
+            one,
+            f"error ≤ {_worst(one)}",
+            _most(one),
+        ),
+        _claim(
+            "`TwoLayer`, float32 torch module, trained and random",
+            "≥ 95 %, error ≤ 1e-4",
+            "100 %, ≤ 1e-5",
+            single,
+            f"error ≤ {_worst(single)}",
+        ),
+        _claim(
+            "`TwoLayerFromValues`, 784-128-1",
+            "≤ 2^17.2 value queries, error ≤ 1e-6",
+            "2^16.7, 1e-9",
+            small,
+            f"error ≤ {_worst(small)}",
+            *([f"{_power(small)} value queries, mean (max)"] if small else []),
+        ),
+        _claim("trained scikit-learn MLPs", "100 %", "", trained, f"error ≤ {_worst(trained)}"),
+        _claim(
+            "time outside the oracle, 784-1000-10",
+            "< 3 times the oracle's own",
+            "< 1",
+            timed,
+            *([f"{_clock('')(timed)} times, median (max)"] if timed else []),
+        ),
+        [
+            "wrong networks called recovered",
+            "0",
+            "",
+            f"{len(wrong(every))} in {len(recovered(every))}; on the data of trained targets "
+            f"{len(wrong(every, 'error_on_data'))} in {sum('error_on_data' in row for row in recovered(every))}",
+        ],
+    ]
+    return _lines(["what", "at least", "aim", "measured"], lines)
+
+
+def _runs(rows: Rows) -> str:
+    commits = sorted({str(row["commit"]) for row in rows})
+    failed = [row for row in rows if row["method"] != "ART" and row["outcome"] != "RECOVERED"]
+    ours = sum(row["method"] != "ART" for row in rows)
+    versions = "; ".join(sorted({str(row["versions"]) for row in rows}))
+    return "\n".join(
+        [
+            f"{ours} runs of ours and {len(rows) - ours} of ART's; {versions}; "
+            f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}.",
+            "",
+            f"Not recovered: {len(failed)} of ours" + (":" if failed else "."),
+            *(
+                f"\n- {row['method']} on {row['target']} {_network([row])}, {row['dtype']}, {row['values']}, "
+                f"biases {_biases([row])}, seed {row['seed']}: {row['outcome']}"
+                for row in failed
+            ),
+        ]
+    )
