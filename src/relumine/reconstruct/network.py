@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ class Network:
     def logits(self, inputs: Array) -> Array:
         """The outputs before any softmax."""
         rows = np.asarray(inputs, dtype=np.float64)
-        rows = rows.reshape(len(rows), -1)
+        rows = rows.reshape(len(rows), prod(rows.shape[1:]))
         if rows.shape[1] != self.weights[0].shape[1]:
             raise MisuseError(f"predict: expected rows of {self.weights[0].shape[1]} numbers, got {rows.shape[1]}")
         signal = rows
