@@ -168,7 +168,11 @@ def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Sourc
             f"budget: {experiment.budget:,} queries from a pool of {len(split.pool):,} ({experiment.target.data}); "
             "ask fewer, or use Gaussian queries"
         )
-    return split.pool
+    if experiment.source == "pool":
+        return split.pool
+    from relumine.reconstruct.queries import FarthestPoints
+
+    return FarthestPoints(split.pool)
 
 
 def explanation(access: Access, deviation: float) -> "Explanation":
