@@ -1,0 +1,148 @@
+"""Studies as a person runs them: killed and resumed, on Ray, and from the command line."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from relumine.cli import app
+from relumine.study import Experiment, LocalProcesses, RayCluster, Row, RunStore, Student, Target, run_study
+
+STUDY = [
+    Experiment(
+        Target("two_layer", "digits", options={"hidden": 8}, training={"steps": 20}),
+        Student("two_layer", {"hidden": 8}),
+        budget,
+        loss=loss,
+        settings={"steps": 20},
+    )
+    for budget in (1, 10, 100)
+    for loss in ("joint", "membership")
+]
+
+# Runs the study slowly, says which rows it has made and which processes make them, and waits to be killed.
+PROGRAM = """
+import multiprocessing, sys, time
+from relumine.study import LocalProcesses, RunStore, run_study
+from test_reproduce import STUDY
+
+def told(standing):
+    print(getattr(standing.ended, "experiment", standing).key if standing.done else "started", flush=True)
+    if standing.done == 2:
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        time.sleep(600)
+
+if __name__ == "__main__":
+    with RunStore(sys.argv[1]) as store:
+        run_study(STUDY, store, LocalProcesses(2), watch=told)
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Targets are kept for this module and no longer, also for processes that are started here."""
+    before = os.environ.get("RELUMINE_CACHE")
+    os.environ["RELUMINE_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    del os.environ["RELUMINE_CACHE"]
+    if before is not None:
+        os.environ["RELUMINE_CACHE"] = before
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory) -> list[Row]:
+    """The study's rows when nothing happens to it."""
+    with RunStore(tmp_path_factory.mktemp("study") / "rows.sqlite") as store:
+        return run_study(STUDY, store, LocalProcesses(2))
+
+
+def results(rows: list[Row]) -> list[dict]:
+    assert not any(row.failed for row in rows), rows
+    return [row.result for row in rows]
+
+
+def test_a_local_ray_cluster_gives_the_same_rows(tmp_path, uninterrupted):
+    with RunStore(tmp_path / "rows.sqlite") as store:
+        rows = run_study(STUDY, store, RayCluster(2))
+    assert results(rows) == results(uninterrupted)
+
+
+def test_a_killed_study_goes_on_where_it_was(tmp_path, uninterrupted):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "rows.sqlite")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+    )
+    _, first, second, workers = (process.stdout.readline().split() for _ in range(4))
+    process.kill()
+    process.wait()
+    assert len(workers) == 2
+    assert not alive(workers, within=20)
+
+    ran: list[str] = []
+    with RunStore(tmp_path / "rows.sqlite") as store:
+        rows = run_study(STUDY, store, LocalProcesses(2), watch=lambda at: ran.append(at.ended))
+    resumed = [row.experiment.key for row in ran if isinstance(row, Row)]
+    assert sorted([*first, *second, *resumed]) == sorted(experiment.key for experiment in STUDY)
+    assert results(rows) == results(uninterrupted)
+
+
+def alive(pids: list[str], within: float) -> list[str]:
+    """Which of these processes still run after so many seconds; ended ones that nobody collected do not."""
+    end = time.monotonic() + within
+    while time.monotonic() < end and any(map(_runs, pids)):
+        time.sleep(0.1)
+    return [pid for pid in pids if _runs(pid)]
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def relumine(*arguments: str):
+    return CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "160"})
+
+
+def test_a_figure_from_the_command_line(tmp_path):
+    out = tmp_path / "out"
+    done = relumine("smoothgrad", "--out", str(out), "--workers", "1")
+    assert done.exit_code == 0, done.output
+    assert f"wrote {out / 'results.md'}" in done.output.replace("\n", "")
+    records = [json.loads(line) for line in (out / "smoothgrad.jsonl").read_text().splitlines()]
+    assert {record["network"] for record in records} == {"conv", "vgg11", "resnet18_small"}
+    assert all(record["likeness"] == 1 for record in records if record["sigma"] == 0)
+    assert len(list(out.glob("smoothgrad-*.png"))) == len(list(out.glob("smoothgrad-*.svg"))) == 3
+    assert "Saliency maps" in (out / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["figure-7"], "'main', 'unknown-class'"),
+        (["main", "--scale", "galaxy"], "'smoke', 'laptop', 'paper'"),
+        (["main", "--engine", "slurm"], "'local', 'ray'"),
+        (["main", "--workers", "0"], "--workers"),
+        (["main", "--address", "10.0.0.1:6379"], "--engine ray"),
+        (["main", "--out", "a-file"], "expected a folder"),
+        (["main", "--scale", "laptop"], "RELUMINE_DATA"),
+        (["smoothgrad", "--scale", "laptop"], "RELUMINE_DATA"),
+    ],
+)
+def test_bad_input_is_an_error_before_anything_runs(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RELUMINE_DATA", str(tmp_path / "nothing"))
+    (tmp_path / "a-file").write_text("")
+    done = relumine(*arguments)
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+    assert "Traceback" not in done.output

@@ -1,0 +1,190 @@
+"""The declared studies, and the paper's claims judged on invented rows."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from relumine.study import Experiment, Measures, Provenance, Row
+from relumine.study.claims import CLAIMS, findings
+from relumine.study.designs import FIGURES, GRADIENT, MEMBERSHIP, SALIENCY, SCALES, SMOOTHGRAD, figure, scale_named
+from relumine.study.figures import draw_curves, draw_maps
+from relumine.study.needs import memory, note, seconds
+from relumine.study.page import page
+from relumine.study.results import Point, Results, queries_to_reach
+from relumine.study.saliency import SIGMAS, Maps, MapsWanted
+
+LAPTOP = scale_named("laptop")
+
+
+def invented(name: str, accuracy: Callable[[Experiment], float], scale=LAPTOP) -> Results:
+    """Rows of a figure whose accuracies are made up, for a target of 98 %."""
+    made = Provenance(1.0, "here", "now", None, {"relumine": rl.__version__})
+    return Results(
+        figure(name, scale),
+        [
+            Row(e, "FITTED", None, "", {}, Measures(accuracy(e), 0.98, 0.5, 0.5, 0.5), made)
+            for e in figure(name, scale).experiments()
+        ],
+    )
+
+
+def rising(gradient: float, membership: float) -> Callable[[Experiment], float]:
+    """30 points per decade of queries, from these accuracies at one query."""
+
+    def accuracy(e: Experiment) -> float:
+        start = membership if e.loss == "membership" else gradient
+        return min(0.97, start + 0.3 * math.log10(e.budget))
+
+    return accuracy
+
+
+def verdicts(results: Results, subject: str) -> dict[str, str]:
+    return {
+        claim.says: finding.verdict
+        for claim, finding in findings({results.figure.name: results})
+        if claim.subject == subject
+    }
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_figure_of_the_paper_is_declared_at_every_scale(scale):
+    chosen = scale_named(scale)
+    for name in FIGURES[:-1]:
+        declared = figure(name, chosen)
+        assert len(declared.panels) == (1 if name == "access" else 6)
+        assert {e.budget for e in declared.experiments()}
+        assert len({panel.title for panel in declared.panels}) == len(declared.panels)
+    assert [network for _, network in SALIENCY] == ["conv", "vgg11", "resnet18"]
+
+
+def test_scales_are_what_they_are_said_to_be():
+    smoke, laptop, paper = (
+        [e for name in FIGURES for e in figure(name, scale_named(scale)).experiments()] for scale in SCALES
+    )
+    assert {e.target.data for e in smoke} == {"digits"}
+    assert {e.target.data for e in laptop} == {"mnist", "cifar10"}
+    assert sum(map(seconds, smoke)) < 1200 < sum(map(seconds, laptop)) < 48 * 3600 < sum(map(seconds, paper))
+    assert {e.student.network for e in paper} == {"linear", "two_layer", "conv", "vgg11", "resnet18"}
+    mnist = [e for e in laptop if e.target.data == "mnist"]
+    assert {e.seed for e in mnist} == {0, 1, 2}
+    assert {e.budget for e in mnist} == {1, 10, 100, 1000, 10_000}
+
+
+def test_queries_are_read_off_the_curve_on_a_logarithmic_scale():
+    points = [Point(budget, mean, mean, mean, 1) for budget, mean in ((1, 0.2), (10, 0.4), (1000, 0.8))]
+    assert queries_to_reach(points, 0.1) == 1
+    assert queries_to_reach(points, 0.4) == 10
+    assert queries_to_reach(points, 0.6) == pytest.approx(100)
+    assert queries_to_reach(points, 0.9) is None
+
+
+def test_curves_have_mean_and_spread_over_seeds():
+    results = invented("main", lambda e: 0.5 + 0.1 * e.seed)
+    (point,) = (p for p in results.points(results.panel("mnist conv"), GRADIENT) if p.budget == 10)
+    assert (point.mean, point.low, point.high, point.seeds) == pytest.approx((0.6, 0.5, 0.7, 3))
+    assert results.target_accuracy(results.panel("mnist conv")) == 0.98
+
+
+def test_a_failed_row_leaves_a_gap():
+    results = invented("main", lambda e: 0.5)
+    panel = results.panel("mnist conv")
+    rows = [replace(row, measures=None) if row.experiment.budget == 10 else row for row in results.rows]
+    assert [p.budget for p in Results(results.figure, rows).points(panel, GRADIENT)] == [1, 100, 1000, 10_000]
+
+
+@pytest.mark.parametrize(
+    ("gradient", "membership", "verdict"),
+    [(0.65, 0.05, "same"), (0.65, -0.25, "better"), (0.65, 0.35, "short"), (0.05, -0.95, "open")],
+)
+def test_times_fewer_is_judged_within_half_a_decade(gradient, membership, verdict):
+    assert verdicts(invented("main", rising(gradient, membership)), "MNIST 2-layer") == {"100× fewer queries": verdict}
+
+
+@pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "better"), (0.945, "same"), (0.9, "short")])
+def test_accuracy_is_judged_within_a_point(accuracy, verdict):
+    found = verdicts(invented("main", lambda e: accuracy), "MNIST conv")
+    assert found["95 % with 10 gradient queries"] == verdict
+
+
+def test_one_query_gives_the_target_or_not():
+    says = "one gradient query gives the target's accuracy"
+    assert verdicts(invented("main", lambda e: 0.978), "MNIST 1-layer")[says] == "same"
+    assert verdicts(invented("main", lambda e: 0.970), "MNIST 1-layer")[says] == "short"
+
+
+@pytest.mark.parametrize(("less", "verdict"), [(0.0, "same"), (0.05, "short"), (-0.05, "better")])
+def test_smoothgrad_is_compared_with_raw_gradients(less, verdict):
+    results = invented("main", lambda e: 0.9 - less * (e.access.explanation == "smoothgrad"))
+    assert [*verdicts(results, "SmoothGrad").values()] == [verdict]
+
+
+def test_what_no_row_tells_is_open():
+    assert {finding.verdict for _, finding in findings({"main": Results(figure("main", LAPTOP), [])})} == {"open"}
+
+
+def test_students_of_other_classes_are_compared_with_each_other():
+    def accuracy(e: Experiment) -> float:
+        return 0.9 if e.student.network == "conv" else 0.6
+
+    results = invented("unknown-class", accuracy)
+    assert verdicts(results, "MNIST 2-layer by conv") == {"works much better than conv by 2-layer": "same"}
+
+
+def test_claims_are_about_panels_that_exist():
+    every = {name: Results(figure(name, LAPTOP), []) for name in FIGURES[:-1]}
+    assert len(findings(every)) == len(CLAIMS) == 20
+
+
+def test_drawings_have_a_panel_per_network_and_are_the_same_each_time(tmp_path):
+    results = invented("main", rising(0.5, 0.1))
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        paths = draw_curves(results, folder, "invented")
+    assert [path.name for path in paths] == ["main.png", "main.svg"]
+    for name in ("main.png", "main.svg"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    ElementTree.parse(tmp_path / "one" / "main.svg")
+
+
+def test_saliency_grids_are_drawn_grey_or_in_colour(tmp_path):
+    for network, channels in (("conv", 1), ("vgg11", 3)):
+        images = np.random.default_rng(0).random((2, channels, 6, 6))
+        wanted = MapsWanted("invented", replace(LAPTOP.target("mnist", "conv"), network=network), 1.0, 5)
+        one = Maps(wanted, images, tuple(images - 0.5 for _ in SIGMAS), (0.5,) * len(SIGMAS), (0.1,) * len(SIGMAS))
+        assert all(path.stat().st_size > 1000 for path in draw_maps([one], tmp_path))
+        assert len(one.records()) == len(SIGMAS)
+
+
+def test_the_page_has_claims_numbers_pictures_and_failures(tmp_path):
+    results = invented("gaussian", rising(0.5, 0.1))
+    failed = replace(results.rows[0], outcome="FAILED", error="it rained", measures=None)
+    known = {"gaussian": Results(results.figure, [failed, *results.rows[1:]])}
+    text = page(LAPTOP, "relumine reproduce gaussian", known, [], {"gaussian": [tmp_path / "gaussian.png"]})
+    assert (
+        "| gaussian | MNIST conv | 84 % with 10 gradient queries | 80.0 % with 10 gradient queries | **short** |"
+        in text
+    )
+    assert "![gaussian](gaussian.png)" in text
+    assert "it rained" in text
+    assert f"relumine {rl.__version__}" in text
+
+
+def test_verdicts_on_stand_in_data_are_in_brackets():
+    results = invented("main", rising(0.5, 0.1), scale_named("smoke"))
+    text = page(scale_named("smoke"), "", {"main": results}, [], {})
+    assert "(short)" in text
+    assert "**short**" not in text
+
+
+def test_needs_are_told_before_hours_are_spent():
+    panel = figure("main", LAPTOP).panels[4]
+    many = [e for curve in (MEMBERSHIP, GRADIENT, SMOOTHGRAD) for e in panel.experiments(curve)]
+    assert "hours on 2 cores" in note(many, [panel.target], 2)
+    assert memory(panel.experiment(GRADIENT, 10_000, 0)) > 10_000 * 10 * 3072 * 8
+    assert "use fewer --workers" in note(many * 50, [], 100)
+    assert note([], [], 2) == "nothing left to run"
