@@ -164,7 +164,7 @@ def _fitted(dataset: str, scaled: bool, h: int, seed: int) -> tuple[BaseEstimato
     inputs = scaler.transform(x) if scaled else x
     # The regressor's targets are about 150, which takes scikit-learn's default rate too long to reach.
     maker, rate = (MLPRegressor, 1e-2) if dataset == "diabetes" else (MLPClassifier, 1e-3)
-    model = maker((h,), max_iter=500, learning_rate_init=rate, random_state=seed)
+    model = maker(hidden_layer_sizes=(h,), max_iter=500, learning_rate_init=rate, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(inputs, y)
