@@ -408,6 +408,38 @@ class Counting:
         return answer
 
 
+class TooManyQueries(BaseException):
+    """Not an Exception, so that no reconstructor can take it for a failure of the oracle."""
+
+
+class Capped(Counting):
+    """Ends the test when more than ``cap`` rows have been asked: nothing may go on for ever."""
+
+    def __init__(self, oracle: rl.Oracle, cap: int) -> None:
+        super().__init__(oracle)
+        self._cap = cap
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
+        if self.queries + len(inputs) > self._cap:
+            raise TooManyQueries(f"{self.queries} rows asked, {len(inputs)} more wanted, {self._cap} allowed")
+        return super().__call__(inputs, gradients=gradients)
+
+
+class Offering:
+    """Answers as the oracle inside, but offers something else: ``Offering(oracle, dtype="float64")``."""
+
+    def __init__(self, oracle: rl.Oracle, **changes: object) -> None:
+        self._oracle = oracle
+        self._changes = changes
+
+    @property
+    def offer(self) -> rl.Offer:
+        return replace(self._oracle.offer, **self._changes)
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
+        return self._oracle(inputs, gradients=gradients)
+
+
 class Breaking:
     """Raises ``failure`` as soon as more than ``after`` rows would have been answered."""
 

@@ -1,0 +1,225 @@
+"""TwoLayerFromValues: the same networks from values alone, at nearly the parameter count."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_wine
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import relumine as rl
+from problems import (
+    DEGENERATE,
+    FOREIGN,
+    Array,
+    Capped,
+    Counting,
+    Offering,
+    Problem,
+    close_kinks,
+    dead_region,
+    error,
+    linear,
+    two_layer,
+)
+
+RECOVERED = rl.Outcome.RECOVERED
+
+
+def run(problem: Problem, rng: int = 0, most: int = 30_000, **options: object) -> rl.Reconstruction:
+    """A run that sees no gradients and may ask so many rows and no more."""
+    return rl.TwoLayerFromValues(**options)(Capped(problem.changed(gradients="none").oracle, most), rng=rng)
+
+
+def right_or_said_so(problem: Problem, result: rl.Reconstruction, tolerance: float = 1e-6) -> bool:
+    return result.outcome is not RECOVERED or error(result, problem) <= tolerance
+
+
+# Fresh targets
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize("K", [1, 2, 10])
+@pytest.mark.parametrize(("d", "h"), [(20, 12), (40, 5), (5, 20), (2, 8), (3, 1), (1, 6)])
+def test_recovers_fresh_targets(d, h, K, bias):
+    for seed in range(3):
+        problem = two_layer(d, h, K, bias=bias or d == 1, seed=seed)
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-6
+        if h <= K * d:
+            assert result.hidden == (h,)
+            assert result.clone.skip is None
+
+
+@pytest.mark.parametrize("K", [1, 10])
+@pytest.mark.parametrize(("d", "h"), [(100, 16), (200, 32)])
+def test_it_costs_little_more_than_the_parameters(d, h, K):
+    for seed in range(2):
+        problem = two_layer(d, h, K, seed=seed)
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem, 1000) <= 1e-6
+        assert result.spent.gradient_queries == 0
+        assert result.spent.value_queries <= 1.15 * (d + 30) * (h + 1) + 200
+
+
+def test_gradients_are_never_asked_for_even_if_offered():
+    oracle = Counting(two_layer(10, 6, 3).oracle)
+    assert rl.TwoLayerFromValues()(oracle, rng=0).outcome is RECOVERED
+    assert oracle.gradient_queries == 0
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize("K", [1, 3])
+def test_the_size_of_outputs_does_not_matter(K, scale):
+    for seed in range(3):
+        problem = two_layer(12, 9, K, seed=seed)
+        problem = problem.changed(W=scale * problem.W, c=scale * problem.c)
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-6
+
+
+# Degenerate and foreign targets
+
+
+@pytest.mark.parametrize("K", [1, 2, 3])
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_targets_are_recovered_or_it_says_so(name, K):
+    for seed in range(3):
+        problem = DEGENERATE[name](K, seed)
+        assert right_or_said_so(problem, run(problem, rng=seed))
+
+
+@pytest.mark.parametrize("K", [1, 3])
+@pytest.mark.parametrize("name", FOREIGN)
+def test_foreign_targets_are_never_recovered(name, K):
+    for seed in range(3):
+        result = run(FOREIGN[name](K, seed), rng=seed)
+        assert result.outcome in (rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_PIECEWISE_LINEAR)
+        assert result.evidence.remark
+
+
+def test_a_linear_target_costs_one_gradient():
+    problem = linear(3)
+    result = run(problem)
+    assert result.outcome is RECOVERED
+    assert result.hidden == ()
+    assert result.spent.value_queries <= 12 + 120
+
+
+def test_a_limit_ends_the_search():
+    result = run(two_layer(12, 30), limit=200)
+    assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+    assert "200 value queries were not enough; raise `limit`" in result.evidence.remark
+    assert result.spent.value_queries <= 200
+
+
+@pytest.mark.parametrize("options", [{"limit": 99}, {"points": 0}])
+def test_impossible_options_are_misuse(options):
+    with pytest.raises(rl.MisuseError, match="TwoLayerFromValues: expected"):
+        rl.TwoLayerFromValues(**options)
+
+
+# Where the known tools break
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0, 0.5, 0.25, 1 / 3])
+@pytest.mark.parametrize("K", [1, 3])
+def test_a_line_that_starts_where_every_unit_is_off(K, offset):
+    """The first value looks like a rounded number: that says nothing about the others."""
+    for seed in range(4):
+        problem = dead_region(K, seed).changed(c=np.full(K, offset))
+        assert right_or_said_so(problem, run(problem, rng=seed))
+
+
+@pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5, 1e-7])
+@pytest.mark.parametrize("K", [1, 2])
+def test_two_kinks_closer_than_any_step(K, gap):
+    for seed in range(4):
+        problem = close_kinks(K, seed, gap)
+        assert right_or_said_so(problem, run(problem, rng=seed))
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("decimals", [2, 4, 6, 8])
+@pytest.mark.parametrize("K", [1, 3])
+def test_rounded_values_end_and_never_make_a_wrong_network_recovered(K, decimals, values):
+    for seed in range(2):
+        problem = two_layer(8, 5, K, seed=seed, values=values)
+        try:
+            result = run(problem.changed(decimals=decimals), rng=seed)
+        except rl.BadAnswerError:  # rounded probabilities do not sum to 1
+            continue
+        assert right_or_said_so(problem, result, 1e-3)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_float32_ends_and_never_makes_a_wrong_network_recovered(K):
+    for seed in range(4):
+        problem = two_layer(8, 5, K, seed=seed, dtype="float32")
+        assert right_or_said_so(problem, run(problem, rng=seed), 1e-3)
+
+
+@pytest.mark.parametrize("K", [1, 3])
+def test_behind_a_softmax(K):
+    for seed in range(4):
+        problem = two_layer(10, 6, K, seed=seed, values="probabilities")
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-6
+
+
+class Inside:
+    """Fails the test where a question lies outside the box."""
+
+    def __init__(self, oracle: rl.Oracle) -> None:
+        self._oracle = oracle
+
+    @property
+    def offer(self) -> rl.Offer:
+        return self._oracle.offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
+        low, high = self.offer.box
+        if inputs.min() < low or inputs.max() > high:
+            pytest.fail(f"asked at {inputs.min()} … {inputs.max()}, outside of {self.offer.box}")
+        return self._oracle(inputs, gradients=gradients)
+
+
+@pytest.mark.parametrize("box", [(-1.0, 1.0), (5.0, 6.0)])
+@pytest.mark.parametrize("K", [1, 3])
+def test_inside_a_box_nothing_is_asked_outside_and_nothing_wrong_is_recovered(K, box):
+    for seed in range(4):
+        problem = two_layer(6, 10, K, seed=seed, gradients="none")
+        problem = problem.changed(b=problem.b - problem.A @ np.full(6, np.mean(box)))
+        result = rl.TwoLayerFromValues()(Capped(Inside(Offering(problem.oracle, box=box)), 30_000), rng=seed)
+        if result.outcome is RECOVERED:
+            x = np.random.default_rng(3).uniform(*box, (10_000, 6))
+            truth = problem.predict(x)
+            assert np.abs(result.predict(x) - truth).max() <= 1e-6 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("data", [load_digits, load_wine, load_breast_cancer, load_diabetes])
+@pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "raw"])
+def test_trained_scikit_learn_networks(data, scaled):
+    """Logits and real values are recovered; probabilities are, or it says so."""
+    x, y = data(return_X_y=True)
+    network = MLPRegressor if data is load_diabetes else MLPClassifier
+    model = network(hidden_layer_sizes=(12,), max_iter=20, random_state=0)
+    if scaled:
+        model = make_pipeline(StandardScaler(), model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(x, y)
+    for values in ("real",) if network is MLPRegressor else ("logits", "probabilities"):
+        oracle = rl.SklearnOracle(model, values=values)
+        result = rl.TwoLayerFromValues()(Capped(oracle, 30_000), rng=0)
+        assert result.outcome is RECOVERED or values == "probabilities"
+        if result.outcome is RECOVERED:
+            truth = oracle(x, gradients=False).values
+            assert np.abs(result.predict(x) - truth).max() <= 1e-6 * np.abs(truth).max()
