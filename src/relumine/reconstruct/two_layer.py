@@ -28,6 +28,9 @@ _NEAR = {"float64": 1e-5, "float32": 1e-3}
 _EXACT = 1e-12
 # Before that, offsets of kinks far out are off by more than noise; a kink that is wrong is mostly off by far more.
 _SLACK = 20
+# Afterwards noise is far smaller than its bound, and what stands out is a unit overlooked.
+_SHARP = 0.2
+_ROUNDS = 3
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
 # one-hidden-layer network.
@@ -88,7 +91,7 @@ class _Run:
         self.noise = Noise(0.0)
         self.comparison = Comparison(self.oracle, rng)
         self.gradients_asked = 0
-        self.slack = 1
+        self.used = (np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs)))
         self.fit: tuple[Array, Array, Array] | None = None
 
     @property
@@ -108,17 +111,17 @@ class _Run:
             self._challenge()
             self._mend()
             return
-        for self.slack in (_SLACK, 1):
+        for _ in range(_ROUNDS):
             self._mend()
             self._polish()
             self._challenge()
             if not len(self._wrong()):
                 return
-            self.fit = None
-        far_off = (self.comparison.gap(self._model()) or 0.0) > _SLACK * self.tolerance
-        raise Stop(
-            Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, "values differ by more than noise explains"
-        )
+        gap = self.comparison.gap(self._model()) or 0.0
+        if gap > self._noise_explains:
+            far_off = gap > _SLACK * self._noise_explains
+            outcome = Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED
+            raise Stop(outcome, "values differ by more than noise explains")
 
     def _compare(self) -> None:
         """Ask the values at fresh points; they are compared with every later model."""
@@ -242,15 +245,21 @@ class _Run:
 
     def _wrong(self) -> NDArray[np.intp]:
         """Which compared points contradict what is known so far."""
-        return self.comparison.wrong(self._model(), self.tolerance)
+        return self.comparison.wrong(self._model(), self._tolerance)
 
     @property
-    def tolerance(self) -> float:
+    def _noise_explains(self) -> float:
         """How much of the largest answer noise can explain."""
         units = len(self._found.kinks()) if self.findings else 0
         rounding = 16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size
-        slack = self.slack if self.fit is None else 1
-        return float(max(TOLERANCE["float64"], slack * (500 * self.noise.relative + rounding)))
+        return float(max(TOLERANCE["float64"], 500 * self.noise.relative + rounding))
+
+    @property
+    def _tolerance(self) -> float:
+        """What a point may miss before a unit is suspected: little once biases are fitted, more before."""
+        if self.noise.floor <= _EXACT:
+            return self._noise_explains
+        return self._noise_explains * (_SLACK if self.fit is None else _SHARP)
 
     # -- mending
 
@@ -305,7 +314,9 @@ class _Run:
         line = search.line.points(sight.t for sight in search.sights)
         values = np.array([sight.intercept + sight.t * sight.slope for sight in search.sights])
         jacobians = np.array([sight.jacobian for sight in search.sights])
-        checked, answers = self.comparison.points, self.comparison.answers
+        checked = np.concatenate([self.used[0], self.comparison.points])
+        answers = np.concatenate([self.used[1], self.comparison.answers])
+        self.used = checked, answers
         typical = np.broadcast_to(np.median(np.abs(jacobians), axis=0), (len(checked), *jacobians.shape[1:]))
         points, values = np.concatenate([line, checked]), np.concatenate([values, answers])
         self.fit = (points, values, piece_errors(np.concatenate([jacobians, typical]), points, self.noise))
@@ -319,7 +330,7 @@ class _Run:
     # -- results
 
     def clone(self) -> Network | None:
-        return None if self.findings is None else self._model().network(self.offer, self.tolerance)
+        return None if self.findings is None else self._model().network(self.offer, self._noise_explains)
 
     def evidence(self, remark: str) -> Evidence:
         if self.findings is None:
