@@ -6,9 +6,11 @@ no resolution. Whether it is one is decided without further queries when there a
 (the jump has rank one), and by weighing the odds when there are not.
 """
 
+from bisect import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -179,32 +181,38 @@ class LineSearch:
         self.independent = independent
         self.settled = False
         self.sights: list[Sight] = []
-        self._gaps: dict[tuple[int, int], Gap | None] = {}
+        self.gaps: list[Gap] = []  # where neighbouring answers show different pieces, in order
+        self._kinks: list[Kink] | None = None
+        self._largest = 0.0
         self.add(sights)
 
     def add(self, sights: list[Sight]) -> None:
-        """Take note of further answers."""
-        self.sights = sorted([*self.sights, *sights], key=lambda sight: sight.t)
-        self._largest = max(float(np.linalg.norm(sight.jacobian)) for sight in self.sights)
+        """Take note of further answers; gaps that they do not touch stay the same objects."""
+        self._largest = max(self._largest, *(float(np.linalg.norm(sight.jacobian)) for sight in sights))
+        self._kinks = None
+        for sight in sights:
+            i = bisect(self.sights, sight.t, key=lambda known: known.t)
+            self.sights.insert(i, sight)
+            j = bisect(self.gaps, sight.t, key=lambda gap: gap.left.t)
+            if j and self.gaps[j - 1].right.t > sight.t:
+                j -= 1
+                del self.gaps[j]
+            pairs = pairwise(self.sights[max(0, i - 1) : i + 2])
+            self.gaps[j:j] = [gap for gap in (self._gap(*pair) for pair in pairs) if gap is not None]
+
+    def _gap(self, left: Sight, right: Sight) -> Gap | None:
+        differ = float(np.linalg.norm(right.jacobian - left.jacobian)) > self.tolerance
+        return Gap(left, right, self.tolerance) if differ else None
+
+    def gap_at(self, t: float) -> Gap | None:
+        """The gap around t."""
+        i = bisect(self.gaps, t, key=lambda gap: gap.left.t) - 1
+        return self.gaps[i] if i >= 0 and self.gaps[i].left.t < t < self.gaps[i].right.t else None
 
     @property
     def tolerance(self) -> float:
         """Jacobians that differ by less are equal."""
         return self.noise.of(self._largest, self.sights[0].jacobian.size)
-
-    @property
-    def gaps(self) -> list[Gap]:
-        """Where neighbouring answers show different pieces, in order."""
-        found = []
-        for left, right in zip(self.sights[:-1], self.sights[1:], strict=True):
-            key = (id(left), id(right))
-            if key not in self._gaps:
-                differ = float(np.linalg.norm(right.jacobian - left.jacobian)) > self.tolerance
-                self._gaps[key] = Gap(left, right, self.tolerance) if differ else None
-            gap = self._gaps[key]
-            if gap is not None:
-                found.append(gap)
-        return found
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -216,12 +224,10 @@ class LineSearch:
         gaps = self.gaps
         if self.independent:
             return [gap.crossing for gap in gaps if not gap.single and not self.closed(gap)]
-        asked = []
-        for gap, density in zip(gaps, _densities(gaps), strict=True):
-            t = self._odds(gap, density)
-            if t is not None:
-                asked.append(t)
-        return asked
+        if self.settled:
+            return [gap.middle for gap in gaps if not (gap.rank_one and gap.inside) and not self.closed(gap)]
+        odds = (self._odds(gap, density) for gap, density in zip(gaps, _densities(gaps), strict=True))
+        return [t for t in odds if t is not None]
 
     def resolution(self, gap: Gap) -> float:
         """Points of the line closer than this are the same to the target."""
@@ -239,7 +245,7 @@ class LineSearch:
             return gap.middle
         left = density * (np.arctan(gap.t) - np.arctan(gap.left.t))
         right = density * (np.arctan(gap.right.t) - np.arctan(gap.t))
-        if self.settled or left + right <= (_HALF_PROVEN if gap.left_clear or gap.right_clear else _UNPROVEN):
+        if left + right <= (_HALF_PROVEN if gap.left_clear or gap.right_clear else _UNPROVEN):
             return None
         return self.proof(gap)
 
@@ -255,7 +261,9 @@ class LineSearch:
 
     def kinks(self) -> list[Kink]:
         """What the sights show, in order along the line."""
-        return [kink for gap in self.gaps for kink in gap.kinks(self.line)]
+        if self._kinks is None:
+            self._kinks = [kink for gap in self.gaps for kink in gap.kinks(self.line)]
+        return self._kinks
 
 
 def _densities(gaps: list[Gap]) -> list[float]:

@@ -77,6 +77,8 @@ class Findings:
         self.reference = reference
         self._beyond: list[Kink] = []
         self._modelled: list[Kink] = []
+        self._state: tuple[list[Kink], int] = (self._modelled, -1)
+        self._built: tuple[tuple[list[Kink], int], Shallow] | None = None
         d, outputs = search.line.start.size, len(reference.slope)
         self._points = np.empty((0, d))
         self._jacobians = np.empty((0, outputs, d))  # answer minus model, kept current by refresh()
@@ -90,7 +92,12 @@ class Findings:
 
     def model(self) -> Shallow:
         """The function that these kinks make, every unit off at the line's start."""
-        kinks = self.kinks()
+        state = (self.search.kinks(), len(self._beyond))
+        if self._built is None or self._built[0][0] is not state[0] or self._built[0][1] != state[1]:
+            self._built = (state, self._build(self.kinks()))
+        return self._built[1]
+
+    def _build(self, kinks: list[Kink]) -> Shallow:
         jacobian = self.reference.jacobian
         away = np.array([np.copysign(1.0, kink.t) for kink in kinks])
         return Shallow(
@@ -114,6 +121,10 @@ class Findings:
 
     def refresh(self) -> None:
         """Bring the differences up to date with the kinks: only what changed is computed."""
+        state = (self.search.kinks(), len(self._beyond))
+        if state[0] is self._state[0] and state[1] == self._state[1]:
+            return
+        self._state = state
         kinks = self.kinks()
         before, after = {id(kink) for kink in self._modelled}, {id(kink) for kink in kinks}
         gone = [kink for kink in self._modelled if id(kink) not in after]
@@ -214,20 +225,19 @@ class Findings:
         ``alone``: the witnesses are so close that the change is one unit for sure, though it explains nothing yet (the
         gap may hold three): then ask beside its kink.
         """
-        for gap in self.search.gaps:
-            if not gap.left.t < change.t < gap.right.t:
-                continue
-            missing = min(float(np.linalg.norm(gap.jump - sign * change.jacobian)) for sign in (1, -1))
-            # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
-            if missing <= self._tolerance and (proof := self.search.proof(gap)) is not None:
-                return proof
-            for pair in self._partners(change, gap):
-                if abs(pair[0].t - pair[1].t) > self.search.resolution(gap) and self._would_explain(
-                    gap, pair, first, second
-                ):
-                    return (pair[0].t + pair[1].t) / 2
-            if alone and not self.search.closed(gap):
-                return change.t + float(np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t))
+        gap = self.search.gap_at(change.t)
+        if gap is None:
+            return None
+        missing = min(float(np.linalg.norm(gap.jump - sign * change.jacobian)) for sign in (1, -1))
+        # The whole jump changes: the gap is wrong, but this does not show how. Prove its kink.
+        if missing <= self._tolerance and (proof := self.search.proof(gap)) is not None:
+            return proof
+        for pair in self._partners(change, gap):
+            apart = abs(pair[0].t - pair[1].t) > self.search.resolution(gap)
+            if apart and self._would_explain(gap, pair, first, second):
+                return (pair[0].t + pair[1].t) / 2
+        if alone and not self.search.closed(gap):
+            return change.t + float(np.copysign(min(gap.step, abs(gap.t - change.t) / 2), gap.t - change.t))
         return None
 
     def _partners(self, change: _Change, gap: Gap) -> Iterator[tuple[Kink, Kink]]:

@@ -5,10 +5,11 @@ needs an orientation of its own: relu(z) = relu(−z) + z, and the difference is
 assumptions of the paper (independent rows, unit norm, no biases), so that h > d works and h need not be known.
 """
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import solve
+from scipy.linalg import LinAlgWarning, solve
 
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.network import Network
@@ -69,13 +70,14 @@ class Shallow:
         c_i ∈ {0, 1}: linear least squares, whose Gram matrix is (W Wᵀ) ∘ (A Aᵀ). This is the paper's Algorithm 1b
         without its queries. Opposite units share a kink and need the linear term: then there is no solution.
         """
-        if not self.units:
-            return None
+        if not 0 < self.units <= self.jacobian.size:
+            return None  # more units than the linear term has numbers: they cannot be told apart by it
         gram = (self.outputs @ self.outputs.T) * (self.rows @ self.rows.T)
         target = -np.einsum("mk,kd,md->m", self.outputs, self.jacobian, self.rows, optimize=True)
         # The ridge keeps dependent units from spoiling the rest; what is found is checked below in any case.
         ridge = 1e-12 * float(np.trace(gram)) / self.units
-        turned = solve(gram + ridge * np.eye(self.units), target, assume_a="pos") > 0.5
+        with warnings.catch_warnings(category=LinAlgWarning, action="ignore"):
+            turned = solve(gram + ridge * np.eye(self.units), target, assume_a="pos") > 0.5
         flip = np.where(turned, -1.0, 1.0)
         jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
         if np.linalg.norm(jacobian) > tolerance * max(float(np.linalg.norm(self.jacobian)), 1e-300):
