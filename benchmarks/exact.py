@@ -196,27 +196,37 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
 
 
 def rows_of(experiment: str) -> list[dict[str, object]]:
-    """The rows on file; a line that was cut off by an interruption does not count."""
-    path = RESULTS / f"exact_{experiment}.jsonl"
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole)
-    return [json.loads(line) for line in whole.splitlines()]
+    """The rows on file, one per case; a line that was cut off by an interruption does not count."""
+    path = _path(experiment)
+    lines = path.read_text().splitlines() if path.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
+    return list({_key(row): row for row in reversed(rows)}.values())[::-1]
 
 
 def run_missing(experiment: str, seeds: int | None) -> None:
     """Run the cases that have no row yet, writing each row as it comes."""
-    names = [field.name for field in fields(Case)]
-    known = {tuple(row[name] for name in names) for row in rows_of(experiment)}
     make = EXPERIMENTS[experiment]
     for case in make() if seeds is None else make(seeds):
-        if tuple(asdict(case).values()) in known:
+        # Read anew each time: another run may be at work on the same experiment.
+        if _key(asdict(case)) in map(_key, rows_of(experiment)):
             continue
         row = asdict(case) | {name: _short(value) for name, value in run(case).items()} | _versions()
-        with (RESULTS / f"exact_{experiment}.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        _append(_path(experiment), json.dumps(row))
         print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']:.1f} s", flush=True)
+
+
+def _path(experiment: str) -> Path:
+    return RESULTS / f"exact_{experiment}.jsonl"
+
+
+def _key(row: dict[str, object]) -> tuple[object, ...]:
+    return tuple(row[field.name] for field in fields(Case))
+
+
+def _append(path: Path, line: str) -> None:
+    cut_off = path.exists() and not path.read_text().endswith("\n")
+    with path.open("a") as file:
+        file.write("\n" * cut_off + line + "\n")
 
 
 def _short(value: object) -> object:
@@ -226,9 +236,13 @@ def _short(value: object) -> object:
 @cache
 def _versions() -> dict[str, str]:
     packages = ("numpy", "scipy", "torch", "scikit-learn", "adversarial-robustness-toolbox")
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS, text=True).strip()
+    commit = _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "--", "../../src") else "")
     versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
     return {"commit": commit, "versions": ", ".join(versions)}
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.check_output(["git", *arguments], cwd=RESULTS, text=True).strip()
 
 
 def main() -> None:
