@@ -129,6 +129,9 @@ class Gap:
     @cached_property
     def middle(self) -> float:
         """Half way, as kinks are spread: t is Cauchy distributed, arctan t uniformly."""
+        if self.right.t - self.left.t < 1e-6 * (1 + abs(self.left.t)):
+            # It is just the mean, and arctan has lost too many digits far out: it would name an end again and again.
+            return (self.left.t + self.right.t) / 2
         return float(np.tan((np.arctan(self.left.t) + np.arctan(self.right.t)) / 2))
 
     @cached_property
