@@ -109,7 +109,9 @@ class _Run:
         if self.noise.floor <= _EXACT:
             self._mend()
             self._challenge()
-            self._mend()
+            while len(self._wrong()):  # what mending changes is challenged in its turn
+                self._mend()
+                self._challenge()
             return
         for _ in range(_ROUNDS):
             self._mend()
