@@ -114,8 +114,7 @@ class TimesFewer:
         if self.level == "first":
             return gradient[0].mean
         if self.level == "target":
-            target = results.target_accuracy(panel) or 1.0
-            return min(_RECONSTRUCTED * target, max(point.mean for point in gradient))
+            return reconstructed_level(results, panel, gradient)
         return self.level
 
     def _beyond(self, level: float, few: float, largest: int) -> Finding:
@@ -170,6 +169,12 @@ class WorksBetter:
             f"short of the target by {100 * missing[0]:.1f} points on average, the reverse by {100 * missing[1]:.1f}"
         )
         return Finding(words, "same" if missing[0] < missing[1] else "short")
+
+
+def reconstructed_level(results: Results, panel: Panel, gradient: list[Point]) -> float:
+    """95 % of the target's accuracy, or the best that gradient queries reach if that is less."""
+    target = results.target_accuracy(panel) or 1.0
+    return min(_RECONSTRUCTED * target, max((point.mean for point in gradient), default=1.0))
 
 
 def _missing(results: Results, panel: Panel) -> float | None:

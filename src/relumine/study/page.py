@@ -4,25 +4,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from relumine.study.claims import findings
-from relumine.study.designs import FigureName, Panel, Scale
-from relumine.study.results import Point, Results
+from relumine.study.claims import findings, reconstructed_level
+from relumine.study.designs import GRADIENT, FigureName, Panel, Scale
+from relumine.study.results import Point, Results, queries_to_reach
 
 
 def page(
     scale: Scale,
-    command: str,
     results: Mapping[FigureName, Results],
     maps: Sequence[Mapping[str, Any]],
     pictures: Mapping[FigureName, Sequence[Path]],
 ) -> str:
     """The whole page. ``maps`` are the records of the saliency grids; ``pictures`` lie beside the page."""
+    names = [*results, *(["smoothgrad"] if maps else [])]
+    commands = " and ".join(f"`relumine reproduce {name} --scale {scale.name}`" for name in names)
     lines = [
         f"# The paper's experiments, scale {scale.name}",
         "",
         _sentence(scale.about),
         "",
-        f"Made by `{command}`.",
+        f"Made by {commands}.",
         "",
     ]
     lines += _provenance(results)
@@ -81,15 +82,28 @@ def _numbers(results: Results) -> list[str]:
         about = "" if target is None else f", target {100 * target:.1f} %"
         budgets = [f"{budget:,}" for budget in panel.plan.budgets]
         lines += [f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)", ""]
-        lines += [*_table(("queries", *budgets), table), ""]
+        lines += [*_table(("queries", "numbers per query", *budgets), table), "", *_compared(results, panel)]
     return lines
+
+
+def _compared(results: Results, panel: Panel) -> list[str]:
+    """Beside many kinds of access: how many queries each needs to come as close to the target as the others."""
+    if results.figure.name != "access":
+        return []
+    curves = {curve.label: results.points(panel, curve) for curve in results.figure.curves}
+    level = reconstructed_level(results, panel, curves[GRADIENT.label])
+    needed = {label: queries_to_reach(points, level) for label, points in curves.items() if points}
+    words = [f"{label}: {'never' if queries is None else f'{queries:,.0f}'}" for label, queries in needed.items()]
+    return [f"Queries to reach {100 * level:.1f} %: {'; '.join(words)}.", ""]
 
 
 def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
     for curve in results.figure.curves:
         points = {point.budget: point for point in results.points(panel, curve)}
         if points:
-            yield curve.label, *(_cell(points.get(budget)) for budget in panel.plan.budgets)
+            numbers = results.floats_per_query(panel, curve)
+            cells = [_cell(points.get(budget)) for budget in panel.plan.budgets]
+            yield curve.label, "–" if numbers is None else f"{numbers:,.0f}", *cells
 
 
 def _cell(point: Point | None) -> str:

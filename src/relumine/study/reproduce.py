@@ -50,19 +50,25 @@ def reproduce(name: str, scale_name: str, out: Path, engine: Engine, console: "C
             if any(each.name == "smoothgrad" for each in figures):
                 failures += _draw_saliency(scale, engine, out, console)
         except KeyboardInterrupt:
-            console.print(
-                f"{len(store.finished()):,} rows are kept in {store.path}; the same command goes on from there."
-            )
+            kept = f"{len(store.finished()):,} rows are kept in {store.path}; the same command goes on from there."
+            console.print(kept, highlight=False, soft_wrap=True)
+            _present(figures, scale, store, out)
             raise
-        known = _known(scale, store)
-        for each in figures:
-            if each.name in known:
-                draw_curves(known[each.name], out, f"scale {scale.name}; band: lowest to highest seed")
-        path = out / "results.md"
-        command = f"relumine reproduce {name} --scale {scale.name}"
-        text = page(scale, command, known, _read(out / "smoothgrad.jsonl"), _pictures(out))
-        _write(path, [text.rstrip("\n")])
-        return Reproduced(path, findings(known), scale.faithful, failures)
+        return Reproduced(*_present(figures, scale, store, out), scale.faithful, failures)
+
+
+def _present(
+    figures: Sequence[Figure], scale: Scale, store: RunStore, out: Path
+) -> tuple[Path, list[tuple[Claim, Finding]]]:
+    """Draw the figures, and write the page about everything that is known."""
+    known = _known(scale, store)
+    for each in figures:
+        if each.name in known:
+            draw_curves(known[each.name], out, f"scale {scale.name}; band: lowest to highest seed")
+    path = out / "results.md"
+    text = page(scale, known, _read(out / "smoothgrad.jsonl"), _pictures(out))
+    _write(path, [text.rstrip("\n")])
+    return path, findings(known)
 
 
 def _chosen(name: str) -> list[FigureName]:

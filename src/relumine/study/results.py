@@ -27,6 +27,7 @@ class Results:
         self.figure = figure
         self.rows = list(rows)
         self._measures = {row.experiment.key: row.measures for row in self.rows if row.measures is not None}
+        self._spent = {row.experiment.key: row.spent for row in self.rows if row.spent}
 
     def panel(self, name: str) -> Panel:
         """The panel of this name."""
@@ -40,6 +41,14 @@ class Results:
             if measures is not None:
                 known.setdefault(experiment.budget, []).append(measures.test_accuracy)
         return [Point(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
+
+    def floats_per_query(self, panel: Panel, curve: Curve) -> float | None:
+        """How many numbers come back for one query."""
+        for experiment in panel.experiments(curve):
+            spent = self._spent.get(experiment.key)
+            if spent is not None:
+                return spent["floats"] / (spent["value_queries"] + spent["gradient_queries"])
+        return None
 
     def target_accuracy(self, panel: Panel) -> float | None:
         """Test accuracy of the panel's target."""
