@@ -1,4 +1,4 @@
-"""The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, at the cost of one backward pass."""
+"""The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, for one backward pass."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -20,7 +20,7 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 def kind_of(offer: Offer, values: Array) -> Kind:
     """What the oracle's values, and so its gradients, are of. Logits that can only be centred, or log p, are told."""
-    if offer.values == "probabilities" or offer.values == "label":
+    if offer.values in {"probabilities", "label"}:
         return "probabilities"
     if offer.values != "logits" or offer.outputs == 1:
         return "logits" if offer.values == "logits" else "real"
@@ -75,7 +75,8 @@ class Matching:
         return self._losses(student, rows, every, rng)
 
     def _losses(self, student: nn.Module, rows: Tensor, coefficients: Tensor, rng: np.random.Generator) -> Tensor:
-        assert self.maps is not None and self.chosen is not None
+        assert self.maps is not None
+        assert self.chosen is not None
         directions = coefficients @ self.chosen[rows]
         if self.kind == "centred":
             directions = directions - directions.mean(2, keepdim=True)
@@ -109,7 +110,8 @@ class Matching:
             return self._single(values, wanted)
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
         p = wanted if self.kind == "probabilities" else wanted.softmax(1)
-        return (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
+        result: Tensor = (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
+        return result
 
     def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
         if self.kind == "probabilities":
@@ -155,5 +157,7 @@ def _chosen(offer: Offer, values: Array) -> Array:
     if offer.gradients == "all":
         return np.broadcast_to(every, (len(values), *every.shape))
     if offer.gradients == "top":
-        return every[values.argmax(axis=1)][:, None]
+        top: Array = every[values.argmax(axis=1)][:, None]
+        return top
+    assert isinstance(offer.gradients, int)
     return np.broadcast_to(every[offer.gradients], (len(values), 1, offer.outputs))

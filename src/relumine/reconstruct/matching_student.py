@@ -31,9 +31,19 @@ class Averaged(nn.Module):
         """n×K from n×shape or n×d inputs."""
         like = next((p for p in self.parameters() if p.is_floating_point()), inputs)
         rows = inputs.reshape(-1, *self._inputs).to(like.dtype)
-        if len(self.members) == 1:
-            return outputs(self.members[0], rows, self._of)
-        return outputs(lambda x: torch.stack([member(x) for member in self.members]).mean(0), rows, self._of)
+        return outputs(_Mean(self.members), rows, self._of)
+
+
+class _Mean(nn.Module):
+    """The mean of several students' logits."""
+
+    def __init__(self, members: nn.ModuleList) -> None:
+        super().__init__()
+        self.members = members
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """n×K."""
+        return torch.stack([member(inputs) for member in self.members]).mean(0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,21 @@ class Pool:
         return rows
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class FarthestPoints(Pool):
+    """The pool searched actively: each next input is the one farthest from all chosen so far (greedy k-centre)."""
+
+    def pick(self, offer: Offer, count: int, rng: np.random.Generator) -> Array:
+        """count different rows, spread over the pool."""
+        rows = self._rows(offer, count)
+        chosen = [int(rng.integers(len(rows)))]
+        distances = np.full(len(rows), np.inf)
+        while len(chosen) < count:
+            distances = np.minimum(distances, np.linalg.norm(rows - rows[chosen[-1]], axis=1))
+            chosen.append(int(np.argmax(distances)))
+        return rows[chosen]
+
+
 def source_of(source: object) -> Source:
     """The source that a user's word or array stands for."""
     if isinstance(source, str):
