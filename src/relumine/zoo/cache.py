@@ -2,10 +2,10 @@
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 
 def cache_folder() -> Path:
@@ -24,9 +24,8 @@ def cache_folder() -> Path:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` that takes its place when the block ends well, and vanishes otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    # Not made by tempfile, whose files nobody else may read: what comes of it is a file like any other.
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         yield temporary
         temporary.replace(path)
