@@ -262,6 +262,21 @@ class LineSearch:
         t = gap.t + gap.step if to_the_right else gap.t - gap.step
         return float(np.clip(t, gap.left.t, gap.right.t))
 
+    def claims(self) -> list[tuple[float, Sight, float]]:
+        """What must hold if every gap is one kink: places just beside it, the sight whose piece reaches there, and by
+        how much the value may miss that piece."""
+        made = []
+        for gap in self.gaps:
+            if not (gap.rank_one and gap.inside):
+                continue
+            step = max(8 * gap.error, 1e-7 * (1 + abs(gap.t)))
+            allowed = 4 * (gap.left.error + gap.right.error)
+            if gap.t - gap.left.t > 2 * step:
+                made.append((gap.t - step, gap.left, allowed))
+            if gap.right.t - gap.t > 2 * step:
+                made.append((gap.t + step, gap.right, allowed))
+        return made
+
     def kinks(self) -> list[Kink]:
         """What the sights show, in order along the line."""
         if self._kinks is None:

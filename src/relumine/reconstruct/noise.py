@@ -13,6 +13,10 @@ _EPSILON = {"float32": float(np.finfo(np.float32).eps), "float64": float(np.finf
 _SAFETY = 16.0
 
 
+# Fewer different numbers may be round by chance, such as the one answer of a region where all units are off.
+_ENOUGH = 8
+
+
 @dataclass(frozen=True)
 class Noise:
     """The expected error of one number: a part that grows with it, and a part that does not."""
@@ -35,18 +39,18 @@ def noise_in(answers: Array, dtype: DType) -> Noise:
 
     An honest offer says "float32"; a server that answers float32 numbers as JSON, or rounds them, often does not.
     """
-    numbers = answers[answers != 0]
-    if not numbers.size:
+    numbers = np.unique(answers[answers != 0])
+    if len(numbers) < _ENOUGH:
         return Noise(_EPSILON[dtype])
     single = dtype == "float32" or bool(np.all(numbers == numbers.astype(np.float32)))
     return Noise(_EPSILON["float32" if single else "float64"], _quantum(numbers, single))
 
 
 def _quantum(numbers: Array, single: bool) -> float:
-    """Half a unit of the last decimal if all numbers are rounded to k ≤ 8 decimals, else 0."""
+    """Half a unit of the last decimal if all numbers are rounded to k ≤ 11 decimals, else 0."""
     # A float32 close to a decimal fraction is that fraction rounded once more.
     slack = (np.spacing(np.abs(numbers).astype(np.float32)) if single else np.spacing(np.abs(numbers))) * 2
-    for decimals in range(9):
+    for decimals in range(12):
         if np.all(np.abs(np.round(numbers, decimals) - numbers) <= slack):
             # Large float32 numbers have few decimals by nature: that is rounding already counted as relative.
             return 0.5 * 10.0**-decimals if float(slack.max()) < 10.0**-decimals else 0.0

@@ -52,6 +52,7 @@ class Shallow:
         Which units are on at each input is taken as known, so this is linear least squares. What the values do not
         determine stays as it is.
         """
+        errors = np.maximum(errors, 1e-6 * float(errors.max(initial=0)) or 1.0)
         on = (self.active(inputs) > 0).astype(np.float64)
         per_output = [
             np.hstack([np.tile(np.eye(len(self.offset))[k], (len(inputs), 1)), on * self.outputs[:, k]])

@@ -30,6 +30,8 @@ _EXACT = 1e-12
 _SLACK = 20
 # Afterwards noise is far smaller than its bound, and what stands out is a unit overlooked.
 _SHARP = 0.2
+# A clone that is further off than this is never called recovered, whatever the noise.
+_COARSEST = 1e-3
 _ROUNDS = 3
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
@@ -91,6 +93,7 @@ class _Run:
         self.noise = Noise(0.0)
         self.comparison = Comparison(self.oracle, rng)
         self.gradients_asked = 0
+        self.proven: set[float] = set()
         self.used = (np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs)))
         self.fit: tuple[Array, Array, Array] | None = None
 
@@ -105,6 +108,9 @@ class _Run:
         with self.meter.phase("search"):
             self._open(line, start, answer)
             self._search()
+            while not self._found.search.independent and (questions := self._disproved()):
+                self._sight(questions)
+                self._search()
         self._compare()
         if self.noise.floor <= _EXACT:
             self._mend()
@@ -217,6 +223,29 @@ class _Run:
             self.meter.found(len(search.gaps))
         self._sharpen_ends()
 
+    def _disproved(self) -> list[float]:
+        """Places beside supposed kinks where a value does not lie on the piece that should reach there.
+
+        One output proves no kink by itself. A value just before it must lie on the piece on its left, a value just
+        behind it on the piece on its right; two kinks taken for one miss that by their slopes.
+        """
+        search = self._found.search
+        claims = [claim for claim in search.claims() if claim[0] not in self.proven]
+        self.proven |= {claim[0] for claim in claims}
+        if not claims:
+            return []
+        t = [claim[0] for claim in claims]
+        points = self.comparison.representable(search.line.points(t))
+        values = self.oracle(points, gradients=False).values
+        # Where rounding moved the point, the piece moves with it.
+        moved = points - search.line.points(t)
+        wrong = []
+        for i, (place, sight, allowed) in enumerate(claims):
+            expected = sight.intercept + place * sight.slope + sight.jacobian @ moved[i]
+            if not np.abs(values[i] - expected).max() <= allowed:
+                wrong.append(place)
+        return wrong
+
     def _sight(self, questions: list[float]) -> None:
         search = self._found.search
         answer, sights = self._ask_on(search.line, questions)
@@ -254,7 +283,7 @@ class _Run:
         """How much of the largest answer noise can explain."""
         units = len(self._found.kinks()) if self.findings else 0
         rounding = 16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size
-        return float(max(TOLERANCE["float64"], 500 * self.noise.relative + rounding))
+        return float(min(max(TOLERANCE["float64"], 500 * self.noise.relative + rounding), _COARSEST))
 
     @property
     def _tolerance(self) -> float:
