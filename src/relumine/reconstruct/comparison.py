@@ -17,6 +17,7 @@ class Comparison:
         self._oracle = oracle
         self._rng = rng
         self.scale = 1.0
+        self.lost = 0  # points whose answers were saturated
         self.clear()
 
     def clear(self) -> None:
@@ -50,6 +51,7 @@ class Comparison:
             return
         values = self._oracle(points, gradients=False).values
         known = np.isfinite(values).all(axis=1)
+        self.lost += int((~known).sum())
         self.points = np.concatenate([self.points, points[known]])
         self.answers = np.concatenate([self.answers, values[known]])
 

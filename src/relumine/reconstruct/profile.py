@@ -89,15 +89,18 @@ class Profile:
         self._noise = noise
         self._found = found
         self._steepest = 0.0
+        # Near the start means near for the stretch that may be asked.
+        self._room = min(1.0, -box[0], box[1])
         start = self._start()
         low, high = self._ends(start, box, limit)
+        self.ends = (low.at, high.at)
         self._open = [_Interval(low, start), _Interval(start, high)]
         self._proven: list[_Interval] = []
 
     def _start(self) -> _Piece:
         """A piece near t = 0; elsewhere if a kink is just there."""
         for t in (0.0, 0.03, -0.05, 0.11, -0.17):
-            piece = self._measure([t], [0.01])[0]
+            piece = self._measure([t * self._room], [0.01 * self._room])[0]
             if piece is not None:
                 return piece
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the values near the start do not lie on a line")
@@ -115,10 +118,11 @@ class Profile:
     def _sharpened(self, t: float, interval: _Interval) -> float:
         """The meeting, from pieces measured nearby where they were only seen from afar: slopes err with distance."""
         room = 1 + abs(t)
-        places = [max(interval.left.at, t - room), min(interval.right.at, t + room)]
-        if places == [interval.left.at, interval.right.at]:
+        left_at, right_at = max(interval.left.at, t - room), min(interval.right.at, t + room)
+        if (left_at, right_at) == (interval.left.at, interval.right.at):
             return t
-        left, right = self._measure(places, [room / 4, room / 4])
+        left = interval.left if left_at == interval.left.at else self._measure([left_at], [room / 4])[0]
+        right = interval.right if right_at == interval.right.at else self._measure([right_at], [room / 4])[0]
         if left is None or right is None:
             return t
         return _Interval(left, right).meeting or t

@@ -16,7 +16,7 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
+from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
 _FAR = {"float64": 1e5, "float32": 1e3}
@@ -32,6 +32,8 @@ _SLACK = 20
 _SHARP = 0.2
 # A clone that is further off than this is never called recovered, whatever the noise.
 _COARSEST = 1e-3
+# So many times more points are compared where a box limits the search.
+_IN_A_BOX = 50
 _ROUNDS = 3
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
@@ -80,6 +82,22 @@ class TwoLayer:
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), evidence, repr(self))
 
 
+class _Tap:
+    """Remembers the last answer as the target gave it."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        self.last = Answer(np.empty((0, 0)))
+
+    @property
+    def offer(self) -> Offer:
+        return self._oracle.offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        self.last = self._oracle(inputs, gradients=gradients)
+        return self.last
+
+
 class _Run:
     """The state of one reconstruction."""
 
@@ -87,7 +105,8 @@ class _Run:
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.link = LogitLink(meter) if meter.offer.values == "probabilities" else None
+        self.tap = _Tap(meter)
+        self.link = LogitLink(self.tap) if meter.offer.values == "probabilities" else None
         self.oracle: Oracle = self.link or meter
         self.findings: Findings | None = None
         self.noise = Noise(0.0)
@@ -112,6 +131,21 @@ class _Run:
                 self._sight(questions)
                 self._search()
         self._compare()
+        self._agree()
+        if self.link is not None and (self.comparison.lost or self.comparison.scale < 1):
+            self._compare_saturated()
+
+    def _compare_saturated(self) -> None:
+        """Where logits cannot be known, probabilities can be compared all the same."""
+        points = fresh_points(self.offer, self.settings.points, self.rng)
+        with self.meter.phase("verify"):
+            values = self.meter(points, gradients=False).values
+        clone = self.clone()
+        if clone is None or np.abs(clone.predict(points) - values).max() > max(1e-6, 500 * self.noise.relative):
+            raise Stop(Outcome.NOT_VERIFIED, "the clone differs where the probabilities are saturated")
+
+    def _agree(self) -> None:
+        """Mend until no comparison contradicts, or say that noise does."""
         if self.noise.floor <= _EXACT:
             self._mend()
             self._challenge()
@@ -134,7 +168,9 @@ class _Run:
     def _compare(self) -> None:
         """Ask the values at fresh points; they are compared with every later model."""
         with self.meter.phase("verify"):
-            self.comparison.ask(self.comparison.fresh(self.settings.points))
+            # A line inside a box does not meet every unit; one that is on in a corner shows at few points.
+            corners = 1 if self.offer.box is None else _IN_A_BOX
+            self.comparison.ask(self.comparison.fresh(corners * self.settings.points))
 
     def _challenge(self) -> None:
         """Ask values close to the recovered boundaries."""
@@ -164,12 +200,17 @@ class _Run:
             line, answer = self._start(near)
             shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
+            self._refuse_rounded_probabilities()
             size = float(np.linalg.norm(answer.jacobians[0]))
             change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
             if change <= self.noise.of(size, answer.jacobians[0].size):
                 return line, near, answer
             changed += 1
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
+
+    def _refuse_rounded_probabilities(self) -> None:
+        if self.link is not None and noise_in(self.tap.last.jacobians, self.offer.dtype).absolute > 0:
+            raise Stop(Outcome.NOT_THIS_CLASS, "rounded probabilities do not show logits; offer logits, or more digits")
 
     def _start(self, near: float) -> tuple[Line, Answer]:
         for _ in range(12):

@@ -118,6 +118,8 @@ class _Run:
                 return
         if self.noise.floor > 1e-12:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
+        if self.offer.box is not None:
+            raise Stop(Outcome.NOT_VERIFIED, "no line inside the box met all units; ask for gradients")
         far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
         remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
         raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
@@ -148,7 +150,7 @@ class _Run:
             kinks = profile.kinks()
         self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
         with self.meter.phase("gradients"):
-            cells = self._cells(line, kinks)
+            cells = self._cells(line, kinks, profile.ends)
             self._assemble(line, kinks, cells)
             self._sharpen(line, kinks, cells)
             self._fit(cells)
@@ -189,15 +191,15 @@ class _Run:
 
     # -- gradients by differences
 
-    def _cells(self, line: Line, kinks: list[float]) -> list[_Cell]:
+    def _cells(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_Cell]:
         """Every cell of the line with its gradient, by one step along each axis."""
+        low, high = ends
         if not kinks:
-            middles, reach = [0.0], [1.0]
+            middles, reach = [(low + high) / 2], [min(1.0, (high - low) / 4)]
         else:
             outer = 1 + 0.5 * max(abs(kinks[0]), abs(kinks[-1]), 1.0)
-            low, high = line.within(self.offer.box)
-            ends = [max(kinks[0] - outer, (kinks[0] + low) / 2), *kinks, min(kinks[-1] + outer, (kinks[-1] + high) / 2)]
-            middles = [ends[0], *((a + b) / 2 for a, b in pairwise(kinks)), ends[-1]]
+            first, last = max(kinks[0] - outer, (kinks[0] + low) / 2), min(kinks[-1] + outer, (kinks[-1] + high) / 2)
+            middles = [first, *((a + b) / 2 for a, b in pairwise(kinks)), last]
             reach = [min(abs(t - kink) for kink in kinks) for t in middles]
         return [self._cell(line, t, width) for t, width in zip(middles, reach, strict=True)]
 
@@ -256,6 +258,8 @@ class _Run:
                 continue
             point, step = place
             values = self._ask(np.concatenate([point[None], point + step * np.eye(len(point))]))
+            if not np.isfinite(values).all():
+                continue
             found = self._found
             wrong = ((values[1:] - values[0]) / step).T - found.jacobians(point[None])[0]
             away = np.copysign(1.0, kinks[i - 1])
@@ -291,10 +295,12 @@ class _Run:
         candidates = candidates[(signals[:, first] > 0) != (signals[:, second] > 0)]
         if not len(candidates):
             return None
-        steepest = np.abs(model.rows).max(axis=1)
+        steepest = np.maximum(np.abs(model.rows).max(axis=1), 1e-300)
         room = (np.abs(model.active(candidates)) / steepest).min(axis=1)
+        if self.offer.box is not None:
+            room = np.minimum(room, (self.offer.box[1] - candidates).min(axis=1))
         best = int(np.argmax(room))
-        return candidates[best], float(0.5 * room[best])
+        return (candidates[best], float(0.5 * room[best])) if room[best] > 0 else None
 
     # -- results
 
