@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Loss = Literal["joint", "gradient", "membership"]
 
 
+# Fewer held-out answers than this judge nothing.
+_FEWEST_HELD_OUT = 5
+
+
 @dataclass(frozen=True)
 class Fitting:
     """Where the fitting of a student stands, for whoever watches it."""
@@ -113,20 +117,38 @@ class GradientMatching:
         like = next(members[0].parameters()).detach()
         task = matching(offer, inputs, answer, like, explanation=self.explanation, loss=self.loss, weight=self.weight)
         schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay)
+        held_out = torch.from_numpy(self._held_out(len(inputs), rng))
+        gaps = []
         for i, member in enumerate(members):
 
             def told(step: int, loss: float, validation: float | None, i: int = i) -> None:
                 if self.watch is not None:
                     self.watch(Fitting(i, self.members, step, self.steps, loss, validation))
 
-            fit(member, task, torch.empty(0, dtype=torch.int64), schedule, rng, told)
+            kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
+            gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
         clone = Student(tuple(members), offer.inputs, task.of)
-        return Reconstruction(clone, Outcome.FITTED, spent, Evidence(), repr(self))
+        evidence = Evidence(
+            verification_gap=max((gap for gap in gaps if gap is not None), default=None),
+            verification_points=len(held_out),
+            remark="the gap is the loss on held-out answers" if len(held_out) else "too few answers to hold any out",
+        )
+        return Reconstruction(clone, Outcome.FITTED, spent, evidence, repr(self))
+
+    def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
+        """Which answers judge the student instead of training it: none of a few, where each says too much."""
+        held = int(self.validation * count)
+        return rng.permutation(count)[: held if held >= _FEWEST_HELD_OUT else 0]
 
 
 def _check(method: GradientMatching) -> None:
-    if method.queries < 1:
-        raise MisuseError(f"queries: expected at least 1, got {method.queries}")
+    for name, least in (("queries", 1), ("steps", 1), ("batch", 1), ("members", 1), ("weight", 0), ("weight_decay", 0)):
+        if not getattr(method, name) >= least:
+            raise MisuseError(f"{name}: expected at least {least}, got {getattr(method, name)}")
+    if not 0 <= method.validation < 1:
+        raise MisuseError(f"validation: expected a share in [0, 1), got {method.validation}")
+    if not method.learning_rate > 0:
+        raise MisuseError(f"learning_rate: expected a positive number, got {method.learning_rate}")
 
 
 def _check_offer(method: GradientMatching, offer: Offer) -> None:

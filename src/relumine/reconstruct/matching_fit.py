@@ -1,7 +1,13 @@
 """Fitting a student: mini-batches, a rate that falls along a cosine, the best state on held-out answers."""
 
+import json
+import os
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +15,9 @@ from torch import Tensor, nn
 
 from relumine.errors import MisuseError
 from relumine.reconstruct.matching_loss import Matching
+
+# Held-out answers are looked at, and checkpoints written, this often.
+_LOOKS = 20
 
 
 @dataclass(frozen=True)
@@ -21,30 +30,121 @@ class Schedule:
     weight_decay: float
 
 
+Watch = Callable[[int, float, float | None], None]
+
+
 def fit(
     student: nn.Module,
     task: Matching,
     held_out: Tensor,
     schedule: Schedule,
     rng: np.random.Generator,
-    watch: Callable[[int, float, float | None], None],
-) -> None:
-    """Train ``student`` in place on the answers that are not held out."""
-    free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
-    optimiser = torch.optim.AdamW(student.parameters(), schedule.learning_rate, weight_decay=schedule.weight_decay)
-    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, schedule.steps)
-    student.eval()
-    left = np.empty(0, dtype=np.int64)
-    for step in range(1, schedule.steps + 1):
-        if not len(left):
-            left = rng.permutation(free)
-        rows, left = torch.from_numpy(left[: schedule.batch]), left[schedule.batch :]
-        optimiser.zero_grad()
-        loss = task.estimate(student, rows, rng)
+    watch: Watch,
+    checkpoint: Path | None,
+) -> float | None:
+    """Train ``student`` in place on the answers that are not held out; returns the least loss on those that are."""
+    run = _Fit(student, task, held_out, schedule, rng)
+    if checkpoint is not None:
+        run.resume(checkpoint)
+    every = max(1, schedule.steps // _LOOKS)
+    while run.step < schedule.steps:
+        loss = run.train_step()
+        if run.step % every and run.step < schedule.steps:
+            continue
+        if not np.isfinite(loss):
+            raise MisuseError(f"fitting diverged at step {run.step} (loss {loss}); lower the learning rate")
+        watch(run.step, loss, run.look())
+        if checkpoint is not None:
+            run.save(checkpoint)
+    run.restore_best()
+    return run.least
+
+
+class _Fit:
+    """The state of one fitting: all that a killed run needs to go on to the same result."""
+
+    def __init__(
+        self, student: nn.Module, task: Matching, held_out: Tensor, schedule: Schedule, rng: np.random.Generator
+    ) -> None:
+        self.student, self.task, self.held_out, self.schedule, self.rng = student, task, held_out, schedule, rng
+        self.free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
+        rate, decay = schedule.learning_rate, schedule.weight_decay
+        self.optimiser = torch.optim.AdamW(student.parameters(), rate, weight_decay=decay)
+        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, schedule.steps)
+        self.step = 0
+        self.left = np.empty(0, dtype=np.int64)
+        self.least: float | None = None
+        self.best: dict[str, Tensor] = {}
+        student.eval()
+
+    def train_step(self) -> float:
+        """One mini-batch; every answer is used once before any is used again."""
+        if not len(self.left):
+            self.left = self.rng.permutation(self.free)
+        rows = torch.from_numpy(self.left[: self.schedule.batch].copy())
+        self.left = self.left[self.schedule.batch :]
+        self.optimiser.zero_grad()
+        loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        cosine.step()
-        if step % 20 == 0 or step == schedule.steps:
-            if not np.isfinite(loss.item()):
-                raise MisuseError(f"fitting diverged at step {step} (loss {loss.item()}); lower the learning rate")
-            watch(step, loss.item(), None)
+        self.optimiser.step()
+        self.cosine.step()
+        self.step += 1
+        return float(loss.item())
+
+    def look(self) -> float | None:
+        """The loss on the held-out answers, keeping the state in which it is least."""
+        if not len(self.held_out):
+            return None
+        # A generator of its own, so that looking does not change what comes after.
+        loss = float(self.task.exact(self.student, self.held_out, np.random.default_rng(0)).detach().item())
+        if self.least is None or loss < self.least:
+            self.least, self.best = loss, deepcopy(self.student.state_dict())
+        return loss
+
+    def restore_best(self) -> None:
+        """Back to the state that did best on the held-out answers, if there were any."""
+        if self.best:
+            self.student.load_state_dict(self.best)
+
+    def _about(self) -> str:
+        return json.dumps([*vars(self.schedule).values(), len(self.task), len(self.held_out)])
+
+    def save(self, path: Path) -> None:
+        """Write everything, all or nothing."""
+        state = {
+            "about": self._about(),
+            "student": self.student.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "cosine": self.cosine.state_dict(),
+            "step": self.step,
+            "left": torch.from_numpy(self.left.copy()),
+            "rng": json.dumps(self.rng.bit_generator.state),
+            "least": self.least,
+            "best": self.best,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_name(path.name + ".part")
+        torch.save(state, unfinished)
+        os.replace(unfinished, path)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint of the same fitting; one that cannot be read is as good as none."""
+        state = _read(path)
+        if state is None:
+            return
+        if state["about"] != self._about():
+            raise MisuseError(f"checkpoint: {path} belongs to another fitting; remove it, or name another file")
+        self.student.load_state_dict(state["student"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.cosine.load_state_dict(state["cosine"])
+        self.step, self.left = state["step"], state["left"].numpy()
+        self.rng.bit_generator.state = json.loads(state["rng"])
+        self.least, self.best = state["least"], state["best"]
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        state: dict[str, Any] = torch.load(path, weights_only=True)
+    except (OSError, RuntimeError, EOFError, UnpicklingError):
+        return None
+    return state

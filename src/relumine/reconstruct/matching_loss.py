@@ -134,7 +134,7 @@ def matching(
     scale = 1.0
     if answer.gradients is not None:
         maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
-        chosen = torch.from_numpy(_chosen(offer, answer.values)).to(like)
+        chosen = torch.from_numpy(_chosen(offer, answer.values).copy()).to(like)
         scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
     spread = float(answer.values.var(axis=0).sum()) or float(np.square(answer.values).sum(axis=1).mean()) or 1.0
     return Matching(

@@ -175,7 +175,7 @@ class _Run:
         """A line on which answers are finite, and the search on it."""
         for _ in range(12):
             line = self.comparison.line()
-            start = self._ask(line.points([0.0]))
+            start = self._ask(line.points([0.07]))
             if np.isfinite(start).all():
                 self.noise = noise_in(start, self.offer.dtype)
                 return line, self._profile_of(line)
