@@ -304,34 +304,3 @@ def merged(problem: Problem) -> Shallow:
         np.vstack([jump / length, exact.rows[2:]]),
         np.append(bias, exact.biases[2:]),
     )
-
-
-@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1)])
-def test_two_rarely_active_units_taken_for_one_do_not_pass(signs):
-    """With opposite signs the mistake shows on one side of the boundary only: both must be looked at."""
-    for seed in range(40):
-        problem = two_layer(30, 6, seed=seed)
-        W = problem.W.copy()
-        W[0, :2] = signs * np.abs(W[0, :2])
-        b = -3.5 * np.linalg.norm(problem.A, axis=1)
-        problem = problem.changed(W=W, b=b)
-        comparison = Comparison(rl.Metered(problem.oracle), np.random.default_rng(seed))
-        model = merged(problem)
-        comparison.ask(comparison.fresh(40))
-        comparison.challenge(model)
-        assert len(comparison.wrong(model, 1e-9)) > 0
-
-
-@pytest.mark.parametrize("gap", [1e-2, 1e-4, 1e-6])
-@pytest.mark.parametrize("signs", [(1, 1), (1, -3), (-3, 1)])
-def test_two_parallel_units_taken_for_one_do_not_pass(gap, signs):
-    """The mistake is confined to the strip around the boundary: it shows on the boundary, or just beside it."""
-    for seed in range(10):
-        problem = close_kinks(1, seed, gap)
-        W = problem.W.copy()
-        W[0, :2] = signs
-        problem = problem.changed(W=W)
-        comparison = Comparison(rl.Metered(problem.oracle), np.random.default_rng(seed))
-        model = merged(problem)
-        comparison.challenge(model)
-        assert len(comparison.wrong(model, 1e-9)) > 0

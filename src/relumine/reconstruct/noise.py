@@ -14,7 +14,7 @@ _SAFETY = 16.0
 
 
 # Fewer different numbers may be round by chance, such as the one answer of a region where all units are off.
-_ENOUGH = 8
+_ENOUGH = 6
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,7 @@ class Profile:
         return _Interval(left, right).meeting or t
 
     def _ends(self, start: _Piece, box: tuple[float, float], limit: float | None) -> tuple[_Piece, _Piece]:
-        low, high = max(-_FAR, 0.98 * box[0]), min(_FAR, 0.98 * box[1])
+        low, high = max(-_FAR, 0.97 * box[0]), min(_FAR, 0.97 * box[1])
         if limit is not None:
             slope = start.slope
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))

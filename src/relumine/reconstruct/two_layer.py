@@ -33,7 +33,7 @@ _SHARP = 0.2
 # A clone that is further off than this is never called recovered, whatever the noise.
 _COARSEST = 1e-3
 # So many times more points are compared where a box limits the search.
-_IN_A_BOX = 50
+_IN_A_BOX = 25
 _ROUNDS = 3
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
@@ -201,6 +201,7 @@ class _Run:
             shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
             self._refuse_rounded_probabilities()
+            self._refuse_foreign_gradients(line, near, answer)
             size = float(np.linalg.norm(answer.jacobians[0]))
             change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
             if change <= self.noise.of(size, answer.jacobians[0].size):
@@ -211,6 +212,21 @@ class _Run:
     def _refuse_rounded_probabilities(self) -> None:
         if self.link is not None and noise_in(self.tap.last.jacobians, self.offer.dtype).absolute > 0:
             raise Stop(Outcome.NOT_THIS_CLASS, "rounded probabilities do not show logits; offer logits, or more digits")
+
+    def _refuse_foreign_gradients(self, line: Line, near: float, answer: Answer) -> None:
+        """Between two close points the value must change as the gradient there says."""
+        points = self.comparison.representable(line.points([0.0, near]))
+        before, after = answer.values
+        changes = [jacobian @ (points[1] - points[0]) for jacobian in answer.jacobians]
+        size = max(float(np.abs(change).max()) for change in changes)
+        allowed = 4 * float(piece_errors(answer.jacobians, points, self.noise).max()) + 16 * self.noise.of(
+            float(np.abs(answer.values).max()), 1
+        )
+        misses = [float(np.abs(after - before - change).max()) for change in changes]
+        if min(misses) > max(allowed, 0.1 * size):
+            raise Stop(
+                Outcome.NOT_THIS_CLASS, "the values do not change as the gradients say: they are of another thing"
+            )
 
     def _start(self, near: float) -> tuple[Line, Answer]:
         for _ in range(12):

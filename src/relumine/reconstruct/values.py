@@ -35,6 +35,8 @@ _MARGIN = 0.4
 _DIGITS_LOST = 2e9
 # Points among which the one with most room is chosen; this costs no query.
 _CANDIDATES = 4000
+# Places near a line's start whose values tell how they are rounded.
+_PROBES = (0.02, -0.02, 0.06, -0.07, 0.08, -0.09, 0.13, -0.14)
 # Lines tried before the target counts as not of this class.
 _LINES = 3
 
@@ -175,9 +177,13 @@ class _Run:
         """A line on which answers are finite, and the search on it."""
         for _ in range(12):
             line = self.comparison.line()
-            start = self._ask(line.points([0.07]))
+            low, high = line.within(self.offer.box)
+            room = min(1.0, -low, high)
+            start = self._ask(self.comparison.representable(line.points(room * t for t in _PROBES)))
             if np.isfinite(start).all():
                 self.noise = noise_in(start, self.offer.dtype)
+                if self.noise.absolute > 0:
+                    raise Stop(Outcome.NOT_VERIFIED, "rounded values do not show the units; ask for gradients")
                 return line, self._profile_of(line)
             self.comparison.scale /= 2
         raise Stop(Outcome.SATURATED)

@@ -6,6 +6,7 @@ of budgets we take powers of ten, up to the pool's 10,000.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from relumine.errors import MisuseError
@@ -137,6 +138,7 @@ class Figure:
     panels: tuple[Panel, ...]
     curves: tuple[Curve, ...]
 
+    @cached_property
     def experiments(self) -> list[Experiment]:
         """Everything that has to be run for it."""
         return [e for panel in self.panels for curve in self.curves for e in panel.experiments(curve)]

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from relumine.errors import MisuseError
@@ -94,7 +95,7 @@ class Experiment:
         if self.budget < 1:
             raise MisuseError(f"Experiment.budget: expected at least 1 query, got {self.budget}")
 
-    @property
+    @cached_property
     def key(self) -> str:
         """What this experiment is known by: the same for equal experiments, in every process and on every machine."""
         return key_of(self)

@@ -85,15 +85,16 @@ def _opened(out: Path) -> RunStore:
 
 def _run(figures: Sequence[Figure], store: RunStore, engine: Engine, out: Path, console: "Console") -> list[str]:
     """Run what is missing; what failed."""
-    experiments = {e.key: e for each in figures for e in each.experiments()}
+    experiments = {e.key: e for each in figures for e in each.experiments}
     _announce([*experiments.values()], store, engine, console)
-    figures_of = {key: [each for each in figures if key in {e.key for e in each.experiments()}] for key in experiments}
+    keys = {each.name: {e.key for e in each.experiments} for each in figures}
     with StudyWatch(console) as screen:
 
         def watch(standing: Standing) -> None:
             screen(standing)
             if isinstance(standing.ended, Row):
-                _write_rows(figures_of[standing.ended.experiment.key], store, out)
+                key = standing.ended.experiment.key
+                _write_rows([each for each in figures if key in keys[each.name]], store, out)
 
         scratch = out / "unfinished" if engine.shares_files else None
         rows = run_study([*experiments.values()], store, engine, watch=watch, scratch=scratch)
@@ -119,7 +120,7 @@ def _announce(experiments: list[Experiment], store: RunStore, engine: Engine, co
 
 def _write_rows(figures: Iterable[Figure], store: RunStore, out: Path) -> None:
     for each in figures:
-        rows = store.rows(each.experiments())
+        rows = store.rows(each.experiments)
         if rows:
             _write(out / f"{each.name}.jsonl", [row.to_json() for row in rows])
 
@@ -161,9 +162,7 @@ def _maps_wanted(scale: Scale, data: str, network: str) -> MapsWanted:
 
 def _known(scale: Scale, store: RunStore) -> dict[FigureName, Results]:
     """Every figure of which there are rows."""
-    results = {
-        name: Results(each, store.rows(each.experiments())) for name in FIGURES for each in [figure(name, scale)]
-    }
+    results = {name: Results(each, store.rows(each.experiments)) for name in FIGURES for each in [figure(name, scale)]}
     return {name: known for name, known in results.items() if known.rows}
 
 

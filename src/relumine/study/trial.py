@@ -161,6 +161,8 @@ def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.n
 
 
 def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Source":
+    from relumine.reconstruct.queries import FarthestPoints
+
     if experiment.source == "gaussian":
         return "gaussian"
     if experiment.budget > len(split.pool):
@@ -168,11 +170,7 @@ def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Sourc
             f"budget: {experiment.budget:,} queries from a pool of {len(split.pool):,} ({experiment.target.data}); "
             "ask fewer, or use Gaussian queries"
         )
-    if experiment.source == "pool":
-        return split.pool
-    from relumine.reconstruct.queries import FarthestPoints
-
-    return FarthestPoints(split.pool)
+    return split.pool if experiment.source == "pool" else FarthestPoints(split.pool)
 
 
 def explanation(access: Access, deviation: float) -> "Explanation":
