@@ -1,17 +1,21 @@
 """Studies as a person runs them: killed and resumed, on Ray, and from the command line."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from relumine.cli import app
-from relumine.study import Experiment, LocalProcesses, RayCluster, Row, RunStore, Student, Target, run_study
+from relumine.study import Experiment, LocalProcesses, RayCluster, Row, RunStore, Student, Target, designs, run_study
+from relumine.study.designs import Plan
+from relumine.study.engines import Lost
 
 STUDY = [
     Experiment(
@@ -67,8 +71,14 @@ def results(rows: list[Row]) -> list[dict]:
 
 
 def test_a_local_ray_cluster_gives_the_same_rows(tmp_path, uninterrupted):
-    with RunStore(tmp_path / "rows.sqlite") as store:
-        rows = run_study(STUDY, store, RayCluster(2))
+    with RayCluster(2) as cluster:
+        roots = dict(cluster.run(math.sqrt, [4, -1]))
+        ((_, dead),) = cluster.run(os._exit, [9])
+        with RunStore(tmp_path / "rows.sqlite") as store:
+            rows = run_study(STUDY, store, cluster)
+    assert roots[4] == 2
+    assert roots[-1].reason.startswith("ValueError")
+    assert isinstance(dead, Lost)
     assert results(rows) == results(uninterrupted)
 
 
@@ -114,16 +124,38 @@ def relumine(*arguments: str):
     return CliRunner().invoke(app, ["reproduce", *arguments], env={"COLUMNS": "160"})
 
 
-def test_a_figure_from_the_command_line(tmp_path):
+@pytest.fixture
+def tiny(monkeypatch):
+    """A scale at which everything takes seconds, under the name of another."""
+    smoke = designs.scale_named("smoke")
+    small = {"linear": {}, "two_layer": {"hidden": 4}, "conv": {"channels": (2, 2), "hidden": 4}}
+    plans = {
+        (data, network): Plan(plan.network, (1, 3), 1, (2, 2), 1e-3, small.get(network, {"width": 1}), {"steps": 2})
+        for (data, network), plan in smoke.plans.items()
+    }
+    monkeypatch.setitem(designs.SCALES, "smoke", lambda: replace(smoke, plans=plans, map_samples=2))
+
+
+def test_all_figures_from_the_command_line(tmp_path, tiny):
     out = tmp_path / "out"
-    done = relumine("smoothgrad", "--out", str(out), "--workers", "1")
+    done = relumine("all", "--out", str(out), "--workers", "1")
     assert done.exit_code == 0, done.output
     assert f"wrote {out / 'results.md'}" in done.output.replace("\n", "")
+    for name in ("main", "unknown-class", "gaussian", "access"):
+        assert {(out / f"{name}.{ending}").stat().st_size > 1000 for ending in ("jsonl", "png", "svg")} == {True}
+    rows = [Row.from_json(line) for line in (out / "main.jsonl").read_text().splitlines()]
+    assert {row.experiment.budget for row in rows} == {1, 3}
+    assert not any(row.failed for row in rows)
     records = [json.loads(line) for line in (out / "smoothgrad.jsonl").read_text().splitlines()]
     assert {record["network"] for record in records} == {"conv", "vgg11", "resnet18_small"}
-    assert all(record["likeness"] == 1 for record in records if record["sigma"] == 0)
     assert len(list(out.glob("smoothgrad-*.png"))) == len(list(out.glob("smoothgrad-*.svg"))) == 3
-    assert "Saliency maps" in (out / "results.md").read_text()
+    text = (out / "results.md").read_text()
+    assert text.count("\n| ") > 60
+    assert not (out / "unfinished").exists()
+
+    again = relumine("gaussian", "--out", str(out))
+    assert "nothing left to run" in again.output
+    assert (out / "results.md").read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def invented(name: str, accuracy: Callable[[Experiment], float], scale=LAPTOP) -
         figure(name, scale),
         [
             Row(e, "FITTED", None, "", {}, Measures(accuracy(e), 0.98, 0.5, 0.5, 0.5), made)
-            for e in figure(name, scale).experiments()
+            for e in figure(name, scale).experiments
         ],
     )
 
@@ -57,14 +57,14 @@ def test_every_figure_of_the_paper_is_declared_at_every_scale(scale):
     for name in FIGURES[:-1]:
         declared = figure(name, chosen)
         assert len(declared.panels) == (1 if name == "access" else 6)
-        assert {e.budget for e in declared.experiments()}
+        assert {e.budget for e in declared.experiments}
         assert len({panel.title for panel in declared.panels}) == len(declared.panels)
     assert [network for _, network in SALIENCY] == ["conv", "vgg11", "resnet18"]
 
 
 def test_scales_are_what_they_are_said_to_be():
     smoke, laptop, paper = (
-        [e for name in FIGURES for e in figure(name, scale_named(scale)).experiments()] for scale in SCALES
+        [e for name in FIGURES for e in figure(name, scale_named(scale)).experiments] for scale in SCALES
     )
     assert {e.target.data for e in smoke} == {"digits"}
     assert {e.target.data for e in laptop} == {"mnist", "cifar10"}

@@ -15,6 +15,8 @@ from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 
 _FAR = 1e5
+# A network is flat where all units are off, at one height; so many heights are the steps of rounded values.
+_STEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +91,7 @@ class Profile:
         self._noise = noise
         self._found = found
         self._steepest = 0.0
+        self._flat: set[float] = set()
         # Near the start means near for the stretch that may be asked.
         self._room = min(1.0, -box[0], box[1])
         start = self._start()
@@ -121,8 +124,16 @@ class Profile:
         left_at, right_at = max(interval.left.at, t - room), min(interval.right.at, t + room)
         if (left_at, right_at) == (interval.left.at, interval.right.at):
             return t
-        left = interval.left if left_at == interval.left.at else self._measure([left_at], [room / 4])[0]
-        right = interval.right if right_at == interval.right.at else self._measure([right_at], [room / 4])[0]
+        left = (
+            interval.left
+            if left_at == interval.left.at
+            else self._measure([left_at], [min(room, left_at - interval.left.at) / 4])[0]
+        )
+        right = (
+            interval.right
+            if right_at == interval.right.at
+            else self._measure([right_at], [min(room, interval.right.at - right_at) / 4])[0]
+        )
         if left is None or right is None:
             return t
         return _Interval(left, right).meeting or t
@@ -147,21 +158,30 @@ class Profile:
     def _measure(self, places: list[float], reaches: list[float]) -> list[_Piece | None]:
         """Pieces around these places; None where three values do not lie on a line even when taken closer."""
         pieces: list[_Piece | None] = [None] * len(places)
+        centres: dict[int, Array] = {}
         for attempt in range(3):
             missing = [i for i, piece in enumerate(pieces) if piece is None]
             if not missing:
                 break
             reach = {i: reaches[i] * 0.1**attempt for i in missing}
-            asked = [t for i in missing for t in (places[i] - reach[i], places[i], places[i] + reach[i])]
-            values = self._values(asked).reshape(len(missing), 3, -1)
-            for i, (before, value, after) in zip(missing, values, strict=True):
-                pieces[i] = self._piece(places[i], reach[i], before, value, after)
+            asked = [t for i in missing for t in (places[i] - reach[i], places[i] + reach[i])]
+            values = self._values(asked + ([] if centres else [places[i] for i in missing]))
+            if not centres:
+                centres = dict(zip(missing, values[len(asked) :], strict=True))
+            for i, (before, after) in zip(missing, values[: len(asked)].reshape(len(missing), 2, -1), strict=True):
+                pieces[i] = self._piece(places[i], reach[i], before, centres[i], after)
         return pieces
 
     def _piece(self, t: float, reach: float, before: Array, value: Array, after: Array) -> _Piece | None:
         if not np.isfinite([before, value, after]).all():
             return None
         slope = (after - before) / (2 * reach)
+        if not slope.any():
+            self._flat.add(float(value[0]))
+            if len(self._flat) > _STEPS:
+                raise Stop(
+                    Outcome.NOT_PIECEWISE_LINEAR, "the values go in steps, as rounded ones do; ask for more digits"
+                )
         # Terms that cancel in f round as if they did not: the steepest slope tells what they are like at t.
         self._steepest = max(self._steepest, float(np.abs(slope).max()))
         size = float(np.abs(value).max()) + self._steepest * (1 + abs(t))

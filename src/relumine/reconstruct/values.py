@@ -36,7 +36,7 @@ _DIGITS_LOST = 2e9
 # Points among which the one with most room is chosen; this costs no query.
 _CANDIDATES = 4000
 # Places near a line's start whose values tell how they are rounded.
-_PROBES = (0.02, -0.02, 0.06, -0.07, 0.08, -0.09, 0.13, -0.14)
+_PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 # Lines tried before the target counts as not of this class.
 _LINES = 3
 

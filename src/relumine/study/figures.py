@@ -171,4 +171,5 @@ def _written(sheet: "Sheet", stem: Path) -> list[Path]:
     for path in paths:
         metadata = {"Date": None} if path.suffix == ".svg" else {}
         sheet.savefig(path, dpi=150, metadata=metadata)
+        sheet.set_layout_engine("none")  # what the first drawing arranged stays
     return paths

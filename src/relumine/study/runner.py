@@ -43,8 +43,6 @@ def run_study(
     todo = sorted((e for e in study if e.key not in finished), key=lambda e: (e.target.data, e.target.standardise))
     if todo:
         check(todo)
-        if scratch is not None:
-            scratch.mkdir(parents=True, exist_ok=True)
         _Run(store, engine, len(study), watch).run(todo, scratch)
         if scratch is not None:
             with suppress(OSError):  # somebody else's files are in it

@@ -2,6 +2,7 @@
 
 import json
 import platform
+import shutil
 import socket
 import subprocess
 import time
@@ -86,13 +87,15 @@ def run_experiment(experiment: Experiment, scratch: Path | None = None) -> Row:
     scratch: a folder where a student's training is kept while it goes on, so that it need not start again.
     """
     started = time.perf_counter()
-    checkpoint = None if scratch is None else scratch / f"{experiment.key}.training"
+    folder = None if scratch is None else scratch / experiment.key
     try:
-        row = _conducted(experiment, checkpoint, started)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        row = _conducted(experiment, folder and folder / "training", started)
     except Exception as error:
         row = failed_row(experiment, f"{type(error).__name__}: {error}", started)
-    if checkpoint is not None:
-        checkpoint.unlink(missing_ok=True)
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     return row
 
 
