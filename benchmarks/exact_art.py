@@ -13,7 +13,7 @@ import numpy as np
 
 from exact_targets import Array, gaussian_points, random_network, relative_error
 
-SECONDS = 30  # of processor time; the runs that end need 1 to 6
+SECONDS = 30  # of processor time; the runs that end need less than 10
 SAMPLES = 1000  # for its fit of the last layer; they are queries too
 
 
