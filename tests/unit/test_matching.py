@@ -1,0 +1,142 @@
+"""GradientMatching: a student trained on what the oracle answered."""
+
+import numpy as np
+import pytest
+import torch
+
+import relumine as rl
+from problems import two_layer
+from relumine import explain
+from relumine.reconstruct.queries import FarthestPoints
+
+FITTED = rl.Outcome.FITTED
+
+
+def student(inputs: int = 12, outputs: int = 3, hidden: int = 24):
+    def make(seed: int) -> torch.nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return torch.nn.Sequential(
+                torch.nn.Linear(inputs, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, outputs)
+            )
+
+    return make
+
+
+def agreement(result: rl.Reconstruction, problem, n: int = 2000) -> float:
+    x = np.random.default_rng(99).standard_normal((n, problem.A.shape[1]))
+    return float((result.predict(x).argmax(1) == problem.predict(x).argmax(1)).mean())
+
+
+def test_gradients_teach_more_than_the_same_number_of_values():
+    problem = two_layer(12, 9, 3, seed=0)
+    fast = {"steps": 600, "learning_rate": 5e-3}
+    joint = rl.GradientMatching(student(), 30, **fast)(problem.oracle, rng=0)
+    values = rl.GradientMatching(student(), 30, loss="membership", **fast)(problem.oracle, rng=0)
+    assert joint.outcome is FITTED
+    assert joint.spent.gradient_queries == 30
+    assert values.spent.value_queries == 30
+    assert agreement(joint, problem) > max(0.8, agreement(values, problem) + 0.03)
+
+
+@pytest.mark.parametrize("gradients", ["all", "top"])
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+def test_every_kind_of_answer_can_be_matched(gradients, values):
+    problem = two_layer(12, 9, 3, seed=1, gradients=gradients, values=values)
+    result = rl.GradientMatching(student(), 60, steps=300)(problem.oracle, rng=0)
+    assert agreement(result, problem) > 0.75
+    if values == "probabilities":
+        x = np.random.default_rng(0).standard_normal((5, 12))
+        assert np.allclose(result.predict(x).sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_regressor_is_matched_by_squared_error():
+    problem = two_layer(12, 9, 1, seed=2)
+    result = rl.GradientMatching(student(outputs=1), 60, steps=600, learning_rate=5e-3)(problem.oracle, rng=0)
+    x = np.random.default_rng(0).standard_normal((500, 12))
+    truth = problem.predict(x)
+    assert np.square(result.predict(x) - truth).mean() < 0.2 * truth.var()
+
+
+@pytest.mark.parametrize("shown", [explain.SmoothGrad(sigma=0.5), explain.InputTimesGradient()], ids=repr)
+def test_an_explanation_is_matched_by_the_same_explanation(shown):
+    oracle = explain.ExplainedOracle(student()(7), shown, (12,), rng=0)
+    losses = []
+
+    def watch(fitting) -> None:
+        losses.append(fitting.loss)
+
+    method = rl.GradientMatching(student(), 40, steps=400, learning_rate=5e-3, explanation=shown, watch=watch)
+    assert method(oracle, rng=0).outcome is FITTED
+    assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+def test_the_same_seed_gives_the_same_student():
+    problem = two_layer(12, 9, 3, seed=0)
+    method = rl.GradientMatching(student(), 20, steps=50)
+    x = np.random.default_rng(0).standard_normal((10, 12))
+    once, again = method(problem.oracle, rng=5), method(problem.oracle, rng=5)
+    assert np.array_equal(once.predict(x), again.predict(x))
+    assert not np.array_equal(once.predict(x), method(problem.oracle, rng=6).predict(x))
+
+
+def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path):
+    problem = two_layer(12, 9, 3, seed=0)
+    x = np.random.default_rng(0).standard_normal((10, 12))
+
+    def stop(fitting) -> None:
+        if fitting.step >= 50:
+            raise KeyboardInterrupt
+
+    whole = rl.GradientMatching(student(), 60, steps=100)(problem.oracle, rng=0)
+    kept = {"steps": 100, "checkpoint": tmp_path / "fit"}
+    with pytest.raises(KeyboardInterrupt):
+        rl.GradientMatching(student(), 60, watch=stop, **kept)(problem.oracle, rng=0)
+    assert list(tmp_path.iterdir())
+    resumed = rl.GradientMatching(student(), 60, **kept)(problem.oracle, rng=0)
+    assert np.array_equal(whole.predict(x), resumed.predict(x))
+    with pytest.raises(rl.MisuseError, match="another fitting"):
+        rl.GradientMatching(student(), 61, **kept)(problem.oracle, rng=0)
+
+
+def test_held_out_answers_judge_the_student():
+    problem = two_layer(12, 9, 3, seed=0)
+    judged = rl.GradientMatching(student(), 100, steps=60)(problem.oracle, rng=0)
+    assert judged.evidence.verification_points == 10
+    assert judged.evidence.verification_gap > 0
+    few = rl.GradientMatching(student(), 10, steps=60)(problem.oracle, rng=0)
+    assert few.evidence.verification_points == 0
+
+
+def test_farthest_points_cover_a_pool_better_than_chance():
+    rng = np.random.default_rng(0)
+    pool = np.concatenate([rng.normal(centre, 0.1, (200 if i == 0 else 5, 12)) for i, centre in enumerate(range(8))])
+    offer = rl.Offer(inputs=(12,), outputs=3)
+
+    def farthest(chosen):
+        return np.linalg.norm(pool[:, None] - chosen[None], axis=2).min(axis=1).max()
+
+    spread = FarthestPoints(pool).pick(offer, 8, np.random.default_rng(1))
+    chance = np.median([farthest(pool[rng.choice(len(pool), 8, replace=False)]) for _ in range(20)])
+    assert farthest(spread) < 0.5 * chance
+    assert len(np.unique(spread, axis=0)) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"queries": 0}, "queries"),
+        ({"source": np.zeros((1, 12))}, "pool of 1"),
+        ({"source": np.zeros((50, 11))}, "shape"),
+        ({"source": np.full((50, 12), np.nan)}, "finite"),
+        ({"source": "nowhere"}, "source"),
+        ({"student": student(outputs=4)}, "4"),
+        ({"learning_rate": 0.0}, "learning_rate"),
+        ({"validation": 1.0}, "validation"),
+    ],
+)
+def test_misuse_is_told_before_anything_is_asked(change, message):
+    counted = rl.Metered(two_layer(12, 9, 3, seed=0).oracle)
+    with pytest.raises(rl.MisuseError, match=message):
+        rl.GradientMatching(**{"student": student(), "queries": 20, "steps": 5, **change})(counted, rng=0)
+    assert counted.spent.queries == 0
