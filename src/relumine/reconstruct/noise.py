@@ -52,6 +52,7 @@ def _quantum(numbers: Array, single: bool) -> float:
     slack = (np.spacing(np.abs(numbers).astype(np.float32)) if single else np.spacing(np.abs(numbers))) * 2
     for decimals in range(12):
         if np.all(np.abs(np.round(numbers, decimals) - numbers) <= slack):
-            # Large float32 numbers have few decimals by nature: that is rounding already counted as relative.
-            return 0.5 * 10.0**-decimals if float(slack.max()) < 10.0**-decimals else 0.0
+            # Where the numbers' own spacing is not much finer, they are round by nature or by chance: that is rounding
+            # already counted as relative.
+            return 0.5 * 10.0**-decimals if float(slack.max()) < 0.1 * 10.0**-decimals else 0.0
     return 0.0
