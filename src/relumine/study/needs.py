@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 
+from relumine.console import counted
 from relumine.study.experiment import Access, Experiment, Target
 
 # Seconds of one plain training step (batch 32) on one core of a 2020s server; VGG11 and ResNet-18 on digits are narrow.
@@ -74,12 +75,12 @@ def note(experiments: Sequence[Experiment], targets: Sequence[Target], workers: 
     if not experiments:
         return "nothing left to run"
     hours = (sum(map(seconds, experiments)) + sum(map(training_seconds, targets))) / workers / 3600
-    wait = f"{hours:.1f} hours" if hours > 1 else f"{max(1, round(60 * hours))} minutes"
+    wait = f"{hours:.1f} hours" if hours > 1 else counted(max(1, round(60 * hours)), "minute")
     largest = max(map(memory, experiments))
     together = sum(sorted(map(memory, experiments))[-workers:])
     text = (
-        f"{len(experiments):,} experiments and {len(targets)} targets to go: roughly {wait} on {workers} "
-        f"{'core' if workers == 1 else 'cores'}, up to {largest / 1e9:.1f} GB per worker"
+        f"{counted(len(experiments), 'experiment')} and {counted(len(targets), 'target')} to go: roughly {wait} on "
+        f"{counted(workers, 'core')}, up to {largest / 1e9:.1f} GB per worker"
     )
     available = _memory_of_this_machine()
     if available is not None and together > available:
