@@ -5,6 +5,7 @@
     model.pt                        TorchScript
     weights.safetensors + factory   a state dict, and the function that makes its module
     clone.safetensors               a clone that relumine saved
+    model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
     model.skops                     a scikit-learn model saved by skops
 
 No pickle is ever loaded: it may run any code. A factory, a TorchScript file and an exported program are programs,
@@ -21,7 +22,7 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
 _FORMS = (
-    "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), "
+    "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
     ".safetensors weights with --factory, or a scikit-learn model saved by skops (.skops)"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
@@ -64,6 +65,10 @@ class Options:
     def given(self) -> dict[str, Any]:
         """Only those that were said, by their names."""
         return {name: value for name, value in vars(self).items() if value is not None}
+
+    def within(self, shape: tuple[int, ...] | None) -> "Options":
+        """With the shape that a file declares, where none was said."""
+        return replace(self, input_shape=self.input_shape or shape)
 
 
 def load_target(
@@ -237,6 +242,13 @@ def _from_safetensors(path: Path, options: Options, factory: str | None) -> Orac
     return _torch_oracle(module, options, path)  # type: ignore[arg-type]
 
 
+def _from_onnx(path: Path, options: Options, _: str | None) -> Oracle:
+    from relumine.formats.onnx_module import load_onnx
+
+    loaded = load_onnx(path, options.input_shape)
+    return _oracle(loaded.model, options.within(loaded.input_shape), path)
+
+
 def _from_torchscript(path: Path, options: Options, _: str | None) -> Oracle:
     """TorchScript archives are read by torch's own C++ reader, which knows tensors and no Python objects."""
     import torch
@@ -346,4 +358,5 @@ _LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {
     ".safetensors": _from_safetensors,
     ".pt": _from_torchscript,
     ".pt2": _from_exported,
+    ".onnx": _from_onnx,
 }

@@ -29,7 +29,7 @@ ARROWS = {
 TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.explain.oracle"}
 
 # Modules that are about torch modules, and are only imported by whoever has one.
-TORCH_BOUND = ("oracle/torch.py", "explain/", "reconstruct/matching_", "zoo/")
+TORCH_BOUND = ("oracle/torch.py", "explain/", "formats/", "reconstruct/matching_", "zoo/")
 
 
 def imports(module: Path) -> Iterator[str]:

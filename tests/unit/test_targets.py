@@ -302,7 +302,7 @@ def test_weights_that_do_not_fit_are_refused(made):
     ("target", "message"),
     [
         ("model", "expected package.module:factory, an exported program"),
-        ("model.onnx", "expected package.module:factory, an exported program"),
+        ("missing.onnx", "nothing of that name"),
         ("missing.pt2", "nothing of that name"),
         ("no_such_module_here:make", "no module 'no_such_module_here'"),
         (":make", "expected package.module:factory"),

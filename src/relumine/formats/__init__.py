@@ -1,0 +1,1 @@
+"""Model files: one module per format. None of them runs code that a file brings along."""
