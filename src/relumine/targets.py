@@ -2,24 +2,21 @@
 
     package.module:factory          a function that returns an nn.Module, a scikit-learn estimator or an Oracle
     model.pt2                       torch.export.save
-    model.pt                        TorchScript
+    model.pt, model.ts              TorchScript
     weights.safetensors + factory   a state dict, and the function that makes its module
     clone.safetensors               a clone that relumine saved
     model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
     model.skops                     a scikit-learn model saved by skops
 
-No pickle is ever loaded: it may run any code. A factory, a TorchScript file and an exported program are programs,
-so load only those that you trust.
+No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
+trust.
 """
 
 import hashlib
 import importlib
-import io
-import json
 import logging
 import sys
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -38,20 +35,6 @@ _FORMS = (
     ".safetensors weights with --factory, or a scikit-learn model saved by skops (.skops)"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
-
-# What a .pt2 archive may hold. Everything else in there is, or may be, unpickled by torch.export.load.
-_PLAIN_PARTS = (
-    "models/model.json",
-    "data/weights/weight_",
-    "data/constants/tensor_",
-    "extra/",
-    "archive_format",
-    "archive_version",
-    "byteorder",
-    ".data/",
-)
-_PART_LISTS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
-_SAMPLE_INPUTS = "data/sample_inputs/model.pt"
 
 
 @dataclass(frozen=True)
@@ -212,17 +195,9 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
 
 
 def _from_skops(path: Path, options: Options, _: str | None) -> Oracle:
-    import skops.io
+    from relumine.formats.estimator import load_skops
 
-    # skops trusts scikit-learn's estimators already; fitted MLPs hold their optimiser besides.
-    types = skops.io.get_untrusted_types(file=path)
-    strange = [name for name in types if not name.startswith("sklearn.neural_network._stochastic_optimizers.")]
-    if strange:
-        raise TargetError(
-            f"{path}: expected scikit-learn's own types only, got {', '.join(strange)}; "
-            "write a factory that loads it: package.module:factory"
-        )
-    return _oracle(skops.io.load(path, trusted=types), options, path)
+    return _oracle(load_skops(path).model, options, path)
 
 
 def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:
@@ -250,82 +225,19 @@ def _from_onnx(path: Path, options: Options, _: str | None) -> Oracle:
 
 
 def _from_torchscript(path: Path, options: Options, _: str | None) -> Oracle:
-    """TorchScript archives are read by torch's own C++ reader, which knows tensors and no Python objects."""
-    import torch
+    from relumine.formats.torchscript import load_torchscript
 
-    _require_torchscript(path)
     with _quiet():
-        return _torch_oracle(torch.jit.load(str(path), map_location="cpu"), options, path)  # type: ignore[no-untyped-call]
-
-
-def _require_torchscript(path: Path) -> None:
-    names = _parts(path) if zipfile.is_zipfile(path) else []
-    if "constants.pkl" in names:
-        return
-    if "models/model.json" in names:
-        raise TargetError(f"{path}: this is an exported program; give it the ending .pt2")
-    if "data.pkl" in names or path.read_bytes()[:1] == b"\x80":
-        raise TargetError(f"{path}: {_no_pickle('a file written by torch.save')}")
-    raise TargetError(f"{path}: expected a TorchScript file, got something else; write one with torch.jit.save")
+        loaded = load_torchscript(path, options.input_shape)
+        return _oracle(loaded.model, options.within(loaded.input_shape), path)
 
 
 def _from_exported(path: Path, options: Options, _: str | None) -> Oracle:
-    import torch
+    from relumine.formats.exported import load_exported
 
     with _quiet():
-        program = torch.export.load(_without_pickles(path))
-    batch, *shape = _input_shape(program, path)
-    if isinstance(batch, int) and batch > 1:
-        raise TargetError(
-            f"{path}: expected a model for any number of inputs, this one takes {batch} at a time; export it with "
-            "dynamic_shapes=({0: torch.export.Dim('rows')},)"
-        )
-    said = {"input_shape": tuple(shape)} | options.given()
-    return _torch_oracle(program.module(), Options(**said), path)
-
-
-def _input_shape(program: "torch.export.ExportedProgram", path: Path) -> Sequence[Any]:
-    names = program.graph_signature.user_inputs
-    if len(names) != 1:
-        raise TargetError(f"{path}: expected a model of one input, got one of {len(names)}")
-    (node,) = (node for node in program.graph.nodes if node.name == names[0])
-    shape: Sequence[Any] = node.meta["val"].shape
-    return shape
-
-
-def _without_pickles(path: Path) -> io.BytesIO:
-    """A copy of a .pt2 archive in which nothing is left that torch.export.load would unpickle.
-
-    It falls back to an unrestricted unpickler for several parts. Copying, instead of looking, leaves no second
-    reading of the same file that could see other parts.
-    """
-    if not zipfile.is_zipfile(path):
-        raise TargetError(f"{path}: expected a file written by torch.export.save, got something else")
-    copy = io.BytesIO()
-    with zipfile.ZipFile(path) as source, zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
-        for name in source.namelist():
-            part = name.partition("/")[2]
-            content = source.read(name)
-            if part == _SAMPLE_INPUTS:
-                content = b""  # pickled example inputs, not needed
-            elif part in _PART_LISTS:
-                _require_plain(path, json.loads(content))
-            elif not part.startswith(_PLAIN_PARTS):
-                raise TargetError(f"{path}: {_no_pickle(f'its part {part!r}')}")
-            target.writestr(name, content)
-    copy.seek(0)
-    return copy
-
-
-def _require_plain(path: Path, parts: Any) -> None:
-    for name, part in parts["config"].items():
-        if part["use_pickle"] or not part["path_name"].startswith(("weight_", "tensor_")):
-            raise TargetError(f"{path}: {_no_pickle(f'its entry {name!r}')}")
-
-
-def _parts(path: Path) -> list[str]:
-    with zipfile.ZipFile(path) as archive:
-        return [name.partition("/")[2] for name in archive.namelist()]
+        loaded = load_exported(path, options.input_shape)
+        return _oracle(loaded.model, options.within(loaded.input_shape), path)
 
 
 def _no_pickle(what: str) -> str:
@@ -357,6 +269,7 @@ _LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {
     ".skops": _from_skops,
     ".safetensors": _from_safetensors,
     ".pt": _from_torchscript,
+    ".ts": _from_torchscript,
     ".pt2": _from_exported,
     ".onnx": _from_onnx,
 }

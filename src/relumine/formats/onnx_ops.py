@@ -16,11 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from relumine.errors import TargetError
+from relumine.formats.dry_run import LARGEST_TENSOR
 from relumine.formats.onnx_file import Node
-
-# For one input: more numbers than this in one tensor, or more multiplications in one operation, are absurd.
-LARGEST_TENSOR = 2**26
-_MOST_MULTIPLICATIONS = 2**37
 
 _CAST: dict[int, torch.dtype] = {
     1: torch.float32,
@@ -102,17 +99,10 @@ def _power(call: Call) -> Tensor:
     return torch.pow(call.at(0), call.at(1)).to(call.x.dtype)
 
 
-def _matmul(call: Call) -> Tensor:
-    first, second = call.at(0), call.at(1)
-    _bound(call, first.numel() * (second.shape[-1] if second.ndim > 1 else 1))
-    return first @ second
-
-
 def _gemm(call: Call) -> Tensor:
     first, second, third = call.at(0), call.at(1), call.maybe(2)
     first = first.T if call.get("transA", 0) else first
     second = second.T if call.get("transB", 0) else second
-    _bound(call, first.numel() * second.shape[-1])
     product: Tensor = call.get("alpha", 1.0) * (first @ second)
     return product if third is None else product + call.get("beta", 1.0) * third
 
@@ -123,8 +113,6 @@ def _conv(call: Call) -> Tensor:
     x, padding = _padded(call, list(weight.shape[2:]), 0.0)
     options = {"stride": call.get("strides", [1] * rank), "dilation": call.get("dilations", [1] * rank)}
     convolution: Callable[..., Tensor] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
-    if x.is_meta:
-        _bound(call, x.numel() * weight.numel() // max(1, weight.shape[1]))
     return convolution(x, weight, bias, padding=padding, groups=call.get("group", 1), **options)
 
 
@@ -385,11 +373,6 @@ def _constant_of_shape(call: Call) -> Tensor:
     return torch.from_numpy(np.full(sizes, filled.flat[0], dtype=filled.dtype))
 
 
-def _bound(call: Call, multiplications: int) -> None:
-    if multiplications > _MOST_MULTIPLICATIONS:
-        raise TargetError(f"{call.node.op}: {multiplications:,} multiplications for one input; this is no usual model")
-
-
 OPERATORS: dict[str, Operator] = {
     "Abs": _unary(torch.abs),
     "Add": _binary(torch.add),
@@ -420,7 +403,7 @@ OPERATORS: dict[str, Operator] = {
     "LeakyRelu": _leaky_relu,
     "Log": _unary(torch.log),
     "LogSoftmax": _softmax(torch.log_softmax),
-    "MatMul": _matmul,
+    "MatMul": _binary(torch.matmul),
     "Max": _all(torch.maximum),
     "MaxPool": _max_pool,
     "Min": _all(torch.minimum),
