@@ -7,21 +7,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from relumine.errors import AccessError as AccessError
     from relumine.errors import BadAnswerError as BadAnswerError
     from relumine.errors import BudgetError as BudgetError
+    from relumine.errors import ChangedError as ChangedError
     from relumine.errors import DataError as DataError
     from relumine.errors import LedgerError as LedgerError
     from relumine.errors import MisuseError as MisuseError
     from relumine.errors import OracleError as OracleError
     from relumine.errors import OracleFailedError as OracleFailedError
+    from relumine.errors import QuotaError as QuotaError
     from relumine.errors import RelumineError as RelumineError
     from relumine.errors import StoreError as StoreError
     from relumine.errors import TargetError as TargetError
     from relumine.oracle.base import Answer as Answer
     from relumine.oracle.base import Offer as Offer
     from relumine.oracle.base import Oracle as Oracle
+    from relumine.oracle.endpoint import Endpoint as Endpoint
     from relumine.oracle.finite_difference import FiniteDifferences as FiniteDifferences
     from relumine.oracle.function import FunctionOracle as FunctionOracle
+    from relumine.oracle.http import HttpOracle as HttpOracle
     from relumine.oracle.ledger import Ledger as Ledger
     from relumine.oracle.link import LogitLink as LogitLink
     from relumine.oracle.metered import Metered as Metered
@@ -45,12 +50,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "errors": (
-        "BadAnswerError BudgetError DataError LedgerError MisuseError OracleError OracleFailedError RelumineError "
-        "StoreError TargetError"
+        "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
+        "OracleFailedError QuotaError RelumineError StoreError TargetError"
     ),
     "oracle.base": "Answer Offer Oracle",
+    "oracle.endpoint": "Endpoint",
     "oracle.finite_difference": "FiniteDifferences",
     "oracle.function": "FunctionOracle",
+    "oracle.http": "HttpOracle",
     "oracle.ledger": "Ledger",
     "oracle.link": "LogitLink",
     "oracle.metered": "Metered Progress Spent",

@@ -39,6 +39,7 @@ app = typer.Typer(
 Method = Literal["auto", "paper", "two-layer", "values", "linear"]
 Values = Literal["logits", "probabilities", "real"]
 Gradients = Literal["all", "top", "none"]
+DTypeName = Literal["float32", "float64"]
 Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
 Scale = Literal["smoke", "laptop", "paper"]
 EngineName = Literal["local", "ray"]
@@ -70,7 +71,8 @@ def reconstruct(
         typer.Argument(
             metavar="TARGET",
             help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), .safetensors weights "
-            "with --factory, or a .skops file (scikit-learn). Pickles are never loaded.",
+            "with --factory, a .skops file (scikit-learn), or the address of a model server, "
+            "http://HOST:PORT/v1/models/NAME. Pickles are never loaded.",
         ),
     ],
     *,
@@ -102,6 +104,24 @@ def reconstruct(
         list[Path] | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the clone: .safetensors or .onnx; repeatable."),
     ] = None,
+    endpoint_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What a server promises and how it is asked, as TOML.")
+    ] = None,
+    outputs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of outputs of a server without --endpoint-config.")
+    ] = None,
+    dtype: Annotated[DTypeName | None, typer.Option(help="In which a server computes; float32 if not given.")] = None,
+    authorized_by: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Who allowed the test of a server that is not on this machine; kept."),
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Requests per second; 5 for a server elsewhere if not given.")
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Requests at a time; 2 for a server elsewhere, here 4.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one request; 30 if not given.")] = None,
     debug: Debug = False,
 ) -> None:
     """Ask a model questions until its parameters are known.
@@ -113,7 +133,9 @@ def reconstruct(
     with _errors_as_messages(debug):
         from rich.console import Console
 
-        from relumine.console import Watch, show
+        from relumine.console import Watch, about_endpoint, show
+        from relumine.endpoints import EndpointOptions
+        from relumine.oracle.http import HttpOracle
         from relumine.oracle.metered import Metered
         from relumine.reconstruct.export import check_writable
         from relumine.reconstruct.result import Outcome
@@ -124,14 +146,21 @@ def reconstruct(
             check_writable(path)
         screen = Console(stderr=True)
         shape = _parsed_shape(input_shape)
+        said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by, rate, concurrency, timeout)
         with screen.status(f"loading {target}"):
-            oracle = load_target(target, input_shape=shape, values=values, gradients=gradients, factory=factory)
+            oracle = load_target(
+                target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
+            )
+        remote = oracle if isinstance(oracle, HttpOracle) else None
+        if remote is not None and run is None:
+            run = remote.run / f"{method}-{seed}"  # paid answers are always kept
+            _say(f"answers are kept in {run}")
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed}
         ledger = _ledger(run, oracle, **facts) if run else None
         started = time.monotonic()
         with Watch(screen) as watch, _interruption_explained(watch, ledger):
             result = asker(Metered(oracle, ledger=ledger, budget=budget, watch=watch), rng=seed)
-        show(Console(), result, time.monotonic() - started)
+        show(Console(), result, time.monotonic() - started, about_endpoint(remote) if remote else [])
         if result.outcome is not Outcome.RECOVERED:
             if output:
                 _say("No clone was written, because none is known to be right.")

@@ -1,6 +1,7 @@
 """What a person sees: progress while a run goes on, and a table, the evidence and a verdict when it has ended."""
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich import box
@@ -9,6 +10,7 @@ from rich.progress import Progress as Bar
 from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from relumine.oracle.http import HttpOracle
 from relumine.oracle.metered import Progress, Tally
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
@@ -51,10 +53,10 @@ def _standing(progress: Progress) -> str:
     return f"{progress.phase}: {asked(progress.spent)} asked{units}"
 
 
-def show(console: Console, result: Reconstruction, seconds: float) -> None:
-    """The closing table, the evidence, and one line with the verdict."""
+def show(console: Console, result: Reconstruction, seconds: float, about: Sequence[tuple[str, str]] = ()) -> None:
+    """The closing table, the evidence, what there is to say ``about`` the target, and one line with the verdict."""
     console.print(_costs(result))
-    for name, fact in _facts(result, seconds):
+    for name, fact in [*about, *_facts(result, seconds)]:
         console.print(f"  {name:<20} {fact}", highlight=False, soft_wrap=True)
     colour = "green" if result.outcome is Outcome.RECOVERED else "yellow"
     name = result.outcome.name.replace("_", " ")
@@ -97,6 +99,15 @@ def _verified(evidence: Evidence) -> str:
     return (
         f"largest gap {evidence.verification_gap:.1e} of the largest answer, at {evidence.verification_points:,} points"
     )
+
+
+def about_endpoint(oracle: HttpOracle) -> list[tuple[str, str]]:
+    """Where the answers came from, who allowed it, and what went over the wire."""
+    traffic, endpoint = oracle.traffic, oracle.endpoint
+    megabytes = (traffic.sent_bytes + traffic.received_bytes) / 1e6
+    wire = f"{traffic.requests:,}, {traffic.repeated:,} of them repeated; {megabytes:,.1f} MB, {traffic.seconds:.1f} s"
+    allowed = [("authorised by", endpoint.authorized_by)] if endpoint.authorized_by else []
+    return [("endpoint", endpoint.url), *allowed, ("requests", wire)]
 
 
 def asked(tally: Tally) -> str:

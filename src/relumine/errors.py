@@ -6,7 +6,10 @@ RelumineError
 ├── DataError              a dataset cannot be found, downloaded or read
 ├── OracleError            the oracle broke its word
 │   ├── BadAnswerError         non-finite or wrong-shaped numbers, or not what the offer promised
+│   │   └── ChangedError           the same question gets another answer than before: the model was exchanged
 │   └── OracleFailedError      the oracle raised
+│       ├── AccessError            an endpoint denies access: the run is over
+│       └── QuotaError             an endpoint's quota is used up, for longer than one would wait
 ├── LedgerError            a ledger belongs to another target, or cannot be read or written
 ├── StoreError             a run store is in use, or cannot be read or written
 └── BudgetError            the next question would exceed the budget (it was not asked)
@@ -41,6 +44,18 @@ class BadAnswerError(OracleError):
 
 class OracleFailedError(OracleError):
     """The oracle raised an exception of its own."""
+
+
+class ChangedError(BadAnswerError):
+    """The target is not the one that answered before."""
+
+
+class AccessError(OracleFailedError):
+    """An endpoint denies access."""
+
+
+class QuotaError(OracleFailedError):
+    """An endpoint's quota is used up."""
 
 
 class LedgerError(RelumineError):

@@ -7,6 +7,7 @@
     clone.safetensors               a clone that relumine saved
     model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
     model.skops                     a scikit-learn model saved by skops
+    http://host/v1/models/NAME      a model server that you own or are allowed to test
 
 No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
 trust.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
 from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.reconstruct.export import load
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
-    ".safetensors weights with --factory, or a scikit-learn model saved by skops (.skops)"
+    ".safetensors weights with --factory, a scikit-learn model saved by skops (.skops), or a server's address (http://…)"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
 
@@ -61,12 +63,18 @@ def load_target(
     values: ValueKind | None = None,
     gradients: GradientKind | None = None,
     factory: str | None = None,
+    endpoint: EndpointOptions | None = None,
 ) -> Oracle:
     """The oracle that ``text`` names, or a TargetError that says what was expected, what was got and what to do."""
     options = Options(None if input_shape is None else tuple(input_shape), values, gradients)
     suffix = Path(text).suffix.lower()
     if factory is not None and suffix != ".safetensors":
         raise TargetError(f"--factory belongs to a .safetensors file, got the target {text!r}; leave it out")
+    endpoint = endpoint or EndpointOptions()
+    if is_url(text):
+        return oracle_at(text, endpoint, inputs=options.input_shape, values=values, gradients=gradients)
+    if said := endpoint.given():
+        raise TargetError(f"{text}: --{said[0]} belongs to a server's address; leave it out")
     if suffix in _LOADERS:
         path = _existing(text)
         try:

@@ -26,7 +26,7 @@ ARROWS = {
 }
 
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.
-TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.explain.oracle"}
+TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.http", "relumine.explain.oracle"}
 
 # Modules that are about torch modules, and are only imported by whoever has one.
 TORCH_BOUND = ("oracle/torch.py", "explain/", "formats/", "reconstruct/matching_", "zoo/")

@@ -1,8 +1,10 @@
 """Offer, Answer, Oracle: what a target promises, what it says, and who says it."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from operator import index
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -104,6 +106,39 @@ class Oracle(Protocol):
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         """Answer n flat inputs (n×d), with their gradients if asked."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the answers to a question: those to the rows at ``positions``."""
+
+    positions: range
+    answer: Answer
+
+
+@runtime_checkable
+class RemoteOracle(Oracle, Protocol):
+    """An oracle whose answers come in parts and are paid for: a meter keeps each on disk as soon as it is there."""
+
+    @property
+    def run(self) -> Path:
+        """The folder in which answers are kept if the asker names none."""
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What a ledger is bound to, besides the offer."""
+
+    def parts(self, inputs: Array, *, gradients: bool) -> Iterator[Part]:
+        """Answer in parts, in any order. Whatever is answered is handed out before a failure is raised."""
+
+
+def joined(offer: Offer, answers: list[Answer], *, gradients: bool) -> Answer:
+    """Answers one below the other."""
+    values = np.concatenate([np.empty((0, offer.outputs)), *(answer.values for answer in answers)])
+    if not gradients:
+        return Answer(values)
+    none = np.empty((0, offer.gradient_rows, offer.dimension))
+    return Answer(values, np.concatenate([none, *(answer.jacobians for answer in answers)]))
 
 
 def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> Array:

@@ -6,8 +6,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relumine.errors import BudgetError, MisuseError, OracleFailedError, RelumineError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs
+from relumine.errors import BadAnswerError, BudgetError, ChangedError, MisuseError, OracleFailedError, RelumineError
+from relumine.oracle.base import (
+    Answer,
+    Array,
+    Offer,
+    Oracle,
+    Part,
+    RemoteOracle,
+    checked_answer,
+    checked_inputs,
+    joined,
+)
+from relumine.oracle.canary import Canary
 from relumine.oracle.ledger import Asked, Ledger, Question
 
 # With a ledger on disk an interrupted call loses at most this many answers.
@@ -70,6 +81,9 @@ class Metered:
 
     Every answer is checked against the offer. With a ledger each answer is on disk before it is returned, and
     questions already answered there are not asked again. ``budget`` limits the rows sent, of both kinds.
+
+    Of a remote oracle every answer is kept on disk, in the folder of its run if no ledger is given, and a canary is
+    asked now and then: its queries count, under a phase of their own.
     """
 
     def __init__(
@@ -91,8 +105,15 @@ class Metered:
         self._phases: dict[str, Tally] = {}
         self._phase = "asking"
         self._units: int | None = None
+        self._canary: Canary | None = None
+        self._resumed = False
+        if isinstance(oracle, RemoteOracle):
+            if ledger is None:
+                self._ledger = ledger = Ledger(oracle.run / "ledger.sqlite")
+            self._resumed = len(ledger) > 0
+            self._canary = None if oracle.offer.random else Canary(oracle.offer)
         if ledger is not None:
-            ledger.belongs_to(oracle.offer)
+            ledger.belongs_to(oracle.offer, **(oracle.facts if isinstance(oracle, RemoteOracle) else {}))
 
     @property
     def offer(self) -> Offer:
@@ -120,10 +141,16 @@ class Metered:
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        self._check_budget(len(rows))
-        answer = self._ask(rows, gradients) if self._ledger is None else self._ask_once(self._ledger, rows, gradients)
+        if self._canary is not None and self._ledger is not None and len(rows):
+            answer = self._with_canary(self._canary, rows, gradients)
+        else:
+            answer = self._answered(rows, gradients)
         self._tell()
         return answer
+
+    def _answered(self, rows: Array, gradients: bool) -> Answer:
+        self._check_budget(len(rows))
+        return self._ask(rows, gradients) if self._ledger is None else self._ask_once(self._ledger, rows, gradients)
 
     def _check_budget(self, rows: int) -> None:
         spent = sum(tally.queries for tally in self._phases.values())
@@ -149,45 +176,119 @@ class Metered:
         self._phases[self._phase] = self._phases.get(self._phase, Tally()) + tally
 
     def _ask_once(self, ledger: Ledger, rows: Array, gradients: bool) -> Answer:
-        """Ask chunk by chunk; chunks are the same on every run, so a resumed run computes the same numbers."""
-        questions = self._asked.questions(rows, gradients=gradients)
-        chunks: list[Answer] = []
-        try:
-            for i in range(0, len(rows), _ROWS_PER_COMMIT):
-                chunk = slice(i, i + _ROWS_PER_COMMIT)
-                chunks.append(self._chunk(ledger, questions[chunk], rows[chunk], gradients))
-        except BaseException:
-            # Whoever asks this again is to get the answers on file, and they have been counted.
-            self._asked.forget(questions)
-            self._unused.update(questions[: len(chunks) * _ROWS_PER_COMMIT])
-            raise
-        return _joined(chunks) if chunks else self._ask(rows, gradients)
+        """Ask what is not on file, part by part, and put each part on file before anything else is done with it.
 
-    def _chunk(self, ledger: Ledger, questions: list[Question], rows: Array, gradients: bool) -> Answer:
+        Parts are the same on every run, so a resumed run computes the same numbers.
+        """
+        questions = self._asked.questions(rows, gradients=gradients)
         known = ledger.find(questions, self.offer)
         missing = [i for i, answer in enumerate(known) if answer is None]
-        if missing:
-            fresh = self._ask(rows[missing], gradients)
-            ledger.append([questions[i] for i in missing], rows[missing], fresh, self._phase)
-            for i, position in enumerate(missing):
-                known[position] = Answer(
-                    fresh.values[i : i + 1], None if fresh.gradients is None else fresh.gradients[i : i + 1]
-                )
-        replayed = {question for i, question in enumerate(questions) if i not in missing}
+        replayed = {questions[i] for i in set(range(len(rows))) - set(missing)}
+        try:
+            for part in self._parts(rows[missing], gradients) if missing else ():
+                at = [missing[i] for i in part.positions]
+                ledger.append([questions[i] for i in at], rows[at], part.answer, self._phase)
+                for i, position in enumerate(at):
+                    known[position] = _row(part.answer, i)
+        except BaseException:
+            # Whoever asks this again is to get the answers on file, and the new ones have been counted.
+            self._asked.forget(questions)
+            self._unused.update(questions[i] for i in missing if known[i] is not None)
+            raise
         self._book(len(replayed - self._unused), gradients)
         self._unused -= replayed
-        return _joined([answer for answer in known if answer is not None])
+        return joined(self.offer, [answer for answer in known if answer is not None], gradients=gradients)
+
+    def _parts(self, rows: Array, gradients: bool) -> Iterator[Part]:
+        """Ask, and hand on each part of the answer, counted and checked, as it comes."""
+        if isinstance(self._oracle, RemoteOracle):
+            for part in self._oracle.parts(rows, gradients=gradients):
+                self._book(len(part.positions), gradients)
+                checked = checked_answer(self.offer, len(part.positions), part.answer, gradients=gradients)
+                yield Part(part.positions, checked)
+            return
+        for i in range(0, len(rows), _ROWS_PER_COMMIT):
+            chunk = rows[i : i + _ROWS_PER_COMMIT]
+            yield Part(range(i, i + len(chunk)), self._ask(chunk, gradients))
+
+    def _with_canary(self, canary: Canary, rows: Array, gradients: bool) -> Answer:
+        """Answers to the rows, among which now and then a known question is hidden."""
+        if not canary.knows(gradients):
+            self._introduce(canary, gradients)
+        if self._resumed and self._has_new(rows, gradients):
+            self._resumed = False
+            self._require_known(canary, self._asked_anew(canary, gradients), gradients, batch=False)
+        place = canary.place(len(rows))
+        if place is None:
+            return self._answered(rows, gradients)
+        answer = self._answered(np.insert(rows, place, canary.rows[0], axis=0), gradients)
+        self._move_to_canary_phase(gradients)
+        self._require_known(canary, _row(answer, place), gradients, batch=True)
+        jacobians = None if answer.gradients is None else np.delete(answer.gradients, place, axis=0)
+        return Answer(np.delete(answer.values, place, axis=0), jacobians)
+
+    def _introduce(self, canary: Canary, gradients: bool) -> None:
+        """Ask the canary alone, then behind another row: is the answer the same, and in its place?"""
+        with self.phase("canary"):
+            alone = self._answered(canary.rows[:1], gradients)
+            canary.learn(alone, gradients)
+            behind = self._answered(canary.rows[::-1], gradients)
+        self._require_known(canary, _row(behind, 1), gradients, batch=True)
+
+    def _has_new(self, rows: Array, gradients: bool) -> bool:
+        """Whether something of this is not on file."""
+        questions = self._asked.questions(rows, gradients=gradients)
+        self._asked.forget(questions)
+        return self._ledger is not None and None in self._ledger.find(questions, self.offer)
+
+    def _asked_anew(self, canary: Canary, gradients: bool) -> Answer:
+        """The canary's answer of now: put on file behind all earlier ones, and not taken from there."""
+        assert self._ledger is not None
+        self._check_budget(1)
+        row = canary.rows[:1]
+        (question,) = Asked().questions(row, gradients=gradients)
+        question = Question(question.digest, self._ledger.times(question.digest))
+        with self.phase("canary"):
+            (part,) = self._parts(row, gradients)
+        self._ledger.append([question], row, part.answer, "canary")
+        return part.answer
+
+    def _require_known(self, canary: Canary, answer: Answer, gradients: bool, *, batch: bool) -> None:
+        """Nothing, if the canary's answer is what it was; else find out what is wrong, and say it."""
+        if canary.is_known(answer, gradients):
+            return
+        first, second = self._asked_anew(canary, gradients), self._asked_anew(canary, gradients)
+        if not canary.agree(first, second):
+            raise BadAnswerError(
+                "the same question got different answers: expected a target that always answers the same; offer it "
+                "with random=True (and choose a method for that). Everything paid for is kept"
+            )
+        if batch and canary.is_known(first, gradients):
+            raise BadAnswerError(
+                "a known question got another row's answer within a batch: expected answers in the order of the "
+                "questions; say batch = 1, and use an empty run folder. Everything paid for is kept"
+            )
+        raise ChangedError(
+            "a known question gets another answer than before: expected one model from beginning to end, got another; "
+            "bring the first one back, or start again in an empty run folder. Everything paid for is kept"
+        )
+
+    def _move_to_canary_phase(self, gradients: bool) -> None:
+        """Book one row, counted in this phase, under the canary's."""
+        before = dict(self._phases)
+        with self.phase("canary"):
+            self._book(1, gradients)
+        one = self._phases["canary"] - before.get("canary", Tally())
+        self._phases[self._phase] = self._phases[self._phase] - one
 
     def _tell(self) -> None:
         if self._watch is not None:
             self._watch(Progress(self._phase, self._units, self.spent))
 
 
-def _joined(answers: list[Answer]) -> Answer:
-    values = np.concatenate([answer.values for answer in answers])
-    if answers[0].gradients is None:
-        return Answer(values)
-    return Answer(values, np.concatenate([answer.jacobians for answer in answers]))
+def _row(answer: Answer, i: int) -> Answer:
+    """One row of an answer."""
+    return Answer(answer.values[i : i + 1], None if answer.gradients is None else answer.gradients[i : i + 1])
 
 
 def metered(oracle: Oracle) -> Metered:

@@ -1,0 +1,70 @@
+"""Canary: questions whose answers are known, asked again now and then, so that a run notices what goes wrong.
+
+A model that was exchanged during the run, answers that are random, and batches whose rows come back in another order
+all give plausible numbers. Verification would say that nothing was recovered; a canary says why, and earlier.
+"""
+
+import numpy as np
+
+from relumine.oracle.base import Answer, Array, Offer
+
+# Rows between two canaries: they are paid for like all others.
+ROWS_BETWEEN = 64
+
+# Equal up to rounding, relative to the largest number: batches of different sizes are summed in different orders.
+_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
+
+_SEED = 271828
+
+
+class Canary:
+    """Two inputs, their answers (one set with gradients, one without), and when to ask again."""
+
+    def __init__(self, offer: Offer) -> None:
+        self._offer = offer
+        rng = np.random.default_rng(_SEED)
+        low, high = offer.box or (0.0, 0.0)
+        shape = (2, offer.dimension)
+        self.rows: Array = rng.standard_normal(shape) if offer.box is None else rng.uniform(low, high, shape)
+        self._known: dict[bool, Answer] = {}
+        self._asked = 0
+        self._next = ROWS_BETWEEN
+
+    def knows(self, gradients: bool) -> bool:
+        """Whether the answer of this kind is known."""
+        return gradients in self._known
+
+    def learn(self, answer: Answer, gradients: bool) -> None:
+        """Take this answer to the first input for the truth."""
+        self._known[gradients] = answer
+
+    def is_known(self, answer: Answer, gradients: bool) -> bool:
+        """Whether this is what was answered before."""
+        return self.agree(self._known[gradients], answer)
+
+    def agree(self, first: Answer, second: Answer) -> bool:
+        """Whether two answers are the same up to rounding."""
+        pairs = [(first.values, second.values)]
+        if first.gradients is not None and second.gradients is not None:
+            pairs.append((first.gradients, second.gradients))
+        return all(self._close(a, b) for a, b in pairs)
+
+    def _close(self, first: Array, second: Array) -> bool:
+        largest = max(float(np.abs(first).max(initial=0)), float(np.abs(second).max(initial=0)))
+        allowed = max(_TOLERANCE[self._offer.dtype] * largest, 1.5 * _step(first))
+        return bool(np.abs(first - second).max(initial=0) <= allowed)
+
+    def place(self, rows: int) -> int | None:
+        """Where among so many rows the canary goes this time, or None if it is not its turn."""
+        self._asked += rows
+        if self._asked < self._next:
+            return None
+        self._next = self._asked + ROWS_BETWEEN
+        return int(np.random.default_rng((_SEED, self._asked)).integers(rows + 1))
+
+
+def _step(numbers: Array) -> float:
+    """The last decimal that numbers are rounded to, 0 if they are not: rounding may fall to either side."""
+    rounded = (d for d in range(9) if np.array_equal(np.round(numbers, d), numbers))
+    decimals = next(rounded, 0)  # whole numbers are taken for what they are
+    return float(10.0**-decimals) if decimals else 0.0

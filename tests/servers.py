@@ -1,0 +1,246 @@
+"""Model servers for the tests: small ones in a thread, a proxy that breaks things, and programs of their own."""
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+import relumine as rl
+
+Body = dict[str, object]
+
+
+@dataclass
+class Reply:
+    """What a server says: a status, a JSON body (or bytes that are none), further headers."""
+
+    status: int = 200
+    body: object = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def content(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
+
+
+@dataclass
+class Seen:
+    """A request as it reached the server."""
+
+    path: str
+    headers: dict[str, str]
+    body: Body
+
+    @property
+    def rows(self) -> int:
+        return len(self.body["instances"])
+
+
+class ModelServer:
+    """Speaks KServe v1 for an oracle; ``change(seen, reply)`` may say something else instead."""
+
+    def __init__(self, oracle: rl.Oracle, change: Callable[[Seen, Reply], Reply | None] | None = None) -> None:
+        self.oracle = oracle
+        self.change = change
+        self.requests: list[Seen] = []
+        self._lock = threading.Lock()
+
+    @property
+    def rows(self) -> int:
+        return sum(seen.rows for seen in self.requests)
+
+    def reply(self, seen: Seen) -> Reply:
+        with self._lock:
+            self.requests.append(seen)
+        reply = self.answer(seen)
+        return (self.change(seen, reply) or reply) if self.change is not None else reply
+
+    def answer(self, seen: Seen) -> Reply:
+        rows = np.array(seen.body["instances"], dtype=np.float64)
+        explain = seen.path.endswith(":explain")
+        answer = self.oracle(rows.reshape(len(rows), -1), gradients=explain)
+        body: Body = {"predictions": answer.values.tolist()}
+        if explain:
+            body["explanations"] = answer.jacobians.tolist()
+        return Reply(200, body)
+
+
+@contextmanager
+def served(server: ModelServer) -> Iterator[str]:
+    """The address of a model server that runs in a thread."""
+
+    class Handler(_Handler):
+        def do_POST(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            self.say(server.reply(Seen(self.path, dict(self.headers), json.loads(content))))
+
+    with _running(Handler) as port:
+        yield f"http://127.0.0.1:{port}/v1/models/net"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one packet
+
+    def say(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply.content)))
+        self.end_headers()
+        self.wfile.write(reply.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, *_: object) -> None:
+        pass  # a client that hung up, or was killed
+
+
+@contextmanager
+def _running(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    server = _Server(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How often a proxy breaks something: shares of all requests."""
+
+    resets: float = 0.10
+    errors: float = 0.05
+    timeouts: float = 0.05
+    truncated: float = 0.01
+
+
+class FaultyProxy:
+    """Hands requests on to a server, and breaks some. It keeps what was delivered whole: (path, row) each time."""
+
+    def __init__(self, upstream: int, faults: Faults, seed: int, hang: float) -> None:
+        self._upstream = upstream
+        self._rng = np.random.default_rng(seed)
+        self._faults = faults
+        self._hang = hang
+        self._lock = threading.Lock()
+        self.delivered: list[tuple[str, str]] = []
+        self.broken: dict[str, int] = dict.fromkeys(vars(faults), 0)
+
+    def fault(self) -> str | None:
+        shares = vars(self._faults)
+        with self._lock:
+            chosen = self._rng.choice([*shares, ""], p=[*shares.values(), 1 - sum(shares.values())])
+            if chosen:
+                self.broken[chosen] += 1
+        return str(chosen) or None
+
+    @contextmanager
+    def running(self) -> Iterator[int]:
+        proxy = self
+
+        class Handler(_Handler):
+            def do_POST(self) -> None:
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                proxy.hand_on(self, content)
+
+        with _running(Handler) as port:
+            yield port
+
+    def hand_on(self, handler: _Handler, content: bytes) -> None:
+        fault = self.fault()
+        before = fault == "resets" and self._rng.random() < 0.5  # half of them after the server has answered
+        if before:
+            _reset(handler)
+            return
+        if fault == "timeouts":
+            time.sleep(self._hang)
+            _reset(handler)
+            return
+        if fault == "errors":
+            handler.say(Reply(500, {"error": "KeyError : 'instances'"}))
+            return
+        status, answer = self._forwarded(handler.path, content)
+        if fault == "resets":
+            _reset(handler)
+        elif fault == "truncated":
+            handler.send_response(status)
+            handler.send_header("Content-Length", str(len(answer)))
+            handler.end_headers()
+            handler.wfile.write(answer[: len(answer) // 2])
+            _reset(handler)
+        else:
+            handler.say(Reply(status, answer))
+            if status == 200:
+                with self._lock:
+                    self.delivered += [(handler.path, json.dumps(row)) for row in json.loads(content)["instances"]]
+
+    def _forwarded(self, path: str, content: bytes) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", self._upstream)
+        try:
+            connection.request("POST", path, content, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+
+def _reset(handler: _Handler) -> None:
+    """Close the connection as a crashed server would: with RST."""
+    handler.close_connection = True
+    handler.wfile.flush()
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.connection.close()
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def program(*arguments: str, ready: str, folder: Path, seconds: float = 60) -> Iterator["subprocess.Popen[bytes]"]:
+    """A server in a process of its own, from when ``ready`` (an address) answers 200 until the block ends."""
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log)
+    try:
+        await_ready(process, ready, folder, seconds)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def await_ready(process: "subprocess.Popen[bytes]", ready: str, folder: Path, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert process.poll() is None, (folder / "server.log").read_text()
+        try:
+            if httpx.get(ready, timeout=1).status_code == 200:
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"{ready} did not answer: {(folder / 'server.log').read_text()}")
