@@ -99,7 +99,8 @@ def fingerprint(text: str) -> str:
 def _existing(text: str) -> Path:
     path = Path(text)
     if not path.is_file():
-        raise TargetError(f"{text}: expected a file, got {'a folder' if path.is_dir() else 'nothing of that name'}")
+        other = "a special file" if path.exists() else "nothing of that name"
+        raise TargetError(f"{text}: expected a file, got {'a folder' if path.is_dir() else other}")
     return path
 
 

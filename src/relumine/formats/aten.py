@@ -11,7 +11,7 @@ _prelu_kernel reciprocal relu relu_ relu6 relu6_ rsqrt rsub selu sigmoid sigmoid
 sub_ tanh tanh_ where
 """
 _LINEAR = """
-addmm addmv baddbmm bmm conv1d conv2d conv3d _convolution convolution linear matmul mm mv
+addmm addmv baddbmm bmm conv1d conv2d conv3d _convolution _convolution_mode convolution linear matmul mm mv
 """
 _POOLS_AND_NORMS = """
 adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d adaptive_max_pool2d avg_pool1d
@@ -32,6 +32,6 @@ TENSOR_OPERATIONS = frozenset(" ".join((_ELEMENTWISE, _LINEAR, _POOLS_AND_NORMS,
 # What TorchScript does besides with sizes, lists and conditions.
 _SCRIPT = """
 __and__ __contains__ __getitem__ __is__ __isnot__ __not__ __or__ __range_length Bool Float Int eq floordiv format ge
-gt is_floating_point le len lt ne numel remainder ScalarImplicit
+gt is_floating_point le len lt ne numel list remainder ScalarImplicit warn
 """
 SCRIPT_OPERATIONS = TENSOR_OPERATIONS | frozenset(_SCRIPT.split())

@@ -19,7 +19,7 @@ _MOST_OPERATIONS = 200_000
 
 
 def dry_run(forward: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> None:
-    """Call ``forward``, whose weights are on the meta device, with one input of this shape."""
+    """Call ``forward`` with one input of this shape that has no numbers."""
     try:
         example = torch.empty(1, *shape, dtype=dtype, device="meta")
         with torch.no_grad(), _Watch():
@@ -40,7 +40,10 @@ def line(error: BaseException) -> str:
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Looks at every operation's result on the meta device, where it costs nothing, before it is computed."""
+    """Computes on the meta device, where nothing has numbers and nothing costs, and looks at every result.
+
+    What does not depend on the input (constants, sizes) is computed in earnest, once its size was looked at.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -53,10 +56,11 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise TargetError(f"more than {_MOST_OPERATIONS:,} operations for one input; this is no usual model")
         if operation is torch.ops.aten._local_scalar_dense.default:  # reading one number that is there
             return operation(*args, **kwargs)
-        there = any(isinstance(part, Tensor) and not part.is_meta for part in tree_leaves((args, kwargs)))
+        tensors = [part for part in tree_leaves((args, kwargs)) if isinstance(part, Tensor)]
         results = operation(*tree_map(_on_meta, args), **tree_map(_on_meta, kwargs))
         self._check(str(operation), args, results)
-        return operation(*args, **kwargs) if there else results
+        in_earnest = tensors and not any(tensor.is_meta for tensor in tensors)
+        return operation(*args, **kwargs) if in_earnest else results
 
     def _check(self, name: str, args: Any, results: Any) -> None:
         shapes = [part.shape for part in tree_leaves(results) if isinstance(part, Tensor)]

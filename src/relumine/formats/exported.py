@@ -97,9 +97,8 @@ def load_exported(path: Path, input_shape: tuple[int, ...] | None = None) -> Loa
         )
     shape = input_shape or (None if None in rest else tuple(size for size in rest if size is not None))
     if shape is not None:
-        weights = {name: tensor.to("meta") for name, tensor in module.named_buffers()}
-        dtype = next((tensor.dtype for tensor in weights.values() if tensor.is_floating_point()), torch.float64)
-        dry_run(lambda example: torch.func.functional_call(module, weights, (example,)), shape, dtype, path)
+        dtype = next((tensor.dtype for tensor in module.buffers() if tensor.is_floating_point()), torch.float64)
+        dry_run(module, shape, dtype, path)
     return Loaded(module.eval(), shape)
 
 
@@ -161,8 +160,8 @@ def _tensor(name: str, folder: str, parts: dict[str, bytes]) -> Tensor:
     if meta["dtype"] not in _DTYPES:
         raise TargetError(f"its entry {name!r}: expected float32, float64, int or bool, got type {meta['dtype']}")
     dtype = _DTYPES[meta["dtype"]]
-    sizes, strides = ([int(number["as_int"]) for number in meta[field]] for field in ("sizes", "strides"))
-    offset = int(meta["storage_offset"]["as_int"])
+    sizes, strides = ([operator.index(number["as_int"]) for number in meta[field]] for field in ("sizes", "strides"))
+    offset = operator.index(meta["storage_offset"]["as_int"])
     content = parts[f"data/{folder}/{entry['path_name']}"]
     there = len(content) // dtype.itemsize
     needed = 0 if 0 in sizes else offset + 1 + sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))

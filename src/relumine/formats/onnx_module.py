@@ -59,11 +59,7 @@ class OnnxModule(nn.Module):
         results = results if isinstance(results, tuple) else (results,)
         if len([name for name in node.outputs if name]) > len(results):
             raise TargetError(f"{node.op}: expected {len(results)} output(s) to be used, got {len(node.outputs)}")
-        device = known[self._graph.input].device
-        return {
-            name: result.to(device) if result.is_floating_point() else result
-            for name, result in zip(node.outputs, results, strict=False)
-        }
+        return dict(zip(node.outputs, results, strict=False))
 
 
 def load_onnx(path: Path, input_shape: tuple[int, ...] | None = None) -> Loaded:
@@ -77,9 +73,7 @@ def load_onnx(path: Path, input_shape: tuple[int, ...] | None = None) -> Loaded:
     shape = input_shape or _shape(graph, path)
     module = OnnxModule(graph).eval()
     if shape is not None:
-        weights = {name: tensor.to("meta") for name, tensor in module.named_buffers()}
-        dtype = getattr(torch, graph.dtype)
-        dry_run(lambda example: torch.func.functional_call(module, weights, (example,)), shape, dtype, path)
+        dry_run(module, shape, getattr(torch, graph.dtype), path)
         _compare(module, graph, shape, path)
     return Loaded(module, shape)
 

@@ -1,8 +1,7 @@
 """The ONNX operators that are understood, each as a few lines of torch.
 
-An operator is a function of its node and its input tensors (None where one was left out). Whole-number tensors are
-shapes and positions: they stay on the CPU, where their numbers can be read, also when everything else is a dry run on
-torch's meta device.
+An operator is a function of its node and its input tensors (None where one was left out). In a dry run what depends on
+the input has no numbers; shapes and positions, which do not, have theirs.
 """
 
 from collections.abc import Callable
@@ -101,8 +100,8 @@ def _power(call: Call) -> Tensor:
 
 def _gemm(call: Call) -> Tensor:
     first, second, third = call.at(0), call.at(1), call.maybe(2)
-    first = first.T if call.get("transA", 0) else first
-    second = second.T if call.get("transB", 0) else second
+    first = first.transpose(0, 1) if call.get("transA", 0) else first
+    second = second.transpose(0, 1) if call.get("transB", 0) else second
     product: Tensor = call.get("alpha", 1.0) * (first @ second)
     return product if third is None else product + call.get("beta", 1.0) * third
 

@@ -75,8 +75,6 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
         module = torch.jit.load(_archive(kept), map_location="cpu")  # type: ignore[no-untyped-call]
         _check_graphs(module._c)
         shape = input_shape or _width(module)
-        if shape is not None:
-            shapes = torch.jit.load(_archive(kept), map_location="meta")  # type: ignore[no-untyped-call]
     except TargetError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:
@@ -84,7 +82,7 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
     if shape is not None:
         tensors = [*module.parameters(), *module.buffers()]
         dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
-        dry_run(shapes.forward, shape, dtype, path)
+        dry_run(module, shape, dtype, path)
     return Loaded(module, shape)
 
 
@@ -192,8 +190,14 @@ def _check_source(text: str) -> None:
                 ast.literal_eval(default)  # anything else would run when the file is loaded
         if isinstance(node, ast.Attribute):
             _check_name(ast.unparse(node))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in _SPECIAL.split():
-            raise TargetError(f"its source calls {node.func.id!r}, which is not among what a model may use")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            _check_called(node.func.id)
+
+
+def _check_called(name: str) -> None:
+    # _0, _1 and so on are other names for functions that are in the file.
+    if name not in _SPECIAL.split() and not re.fullmatch(r"_\d+", name):
+        raise TargetError(f"its source calls {name!r}, which is not among what a model may use")
 
 
 def _check_name(name: str) -> None:

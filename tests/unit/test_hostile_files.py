@@ -1,0 +1,140 @@
+"""No file runs code, none brings the process down, and each is refused with a reason."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import hostile_files as files
+import relumine as rl
+from relumine.targets import load_target
+
+TESTS = Path(files.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "x").write_bytes(bytes(200))
+    (tmp_path / "beside.bin").write_bytes(bytes(200))
+    (tmp_path / "link").symlink_to("/etc/hostname")
+    return tmp_path
+
+
+def test_hostile_files_are_refused_with_a_reason_and_do_nothing(folder):
+    canary, count, wrong = folder / "canary", 0, []
+    for name, content in files.hostile_files(canary):
+        path = folder / name
+        path.write_bytes(content)
+        try:
+            load_target(str(path))
+            wrong.append(f"{name}: was loaded")
+        except rl.TargetError as error:
+            if name not in str(error) or len(str(error)) < len(str(path)) + 20:
+                wrong.append(f"{name}: no reason in {error}")
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+        if canary.exists():
+            wrong.append(f"{name}: ran")
+            canary.unlink()
+        path.unlink()
+        count += 1
+    assert not wrong
+    assert count >= 300
+
+
+def test_the_bombs_are_live(folder):
+    """Read by those who trust them, these files do run: what is refused above is not harmless anyway."""
+    canary = folder / "canary"
+    contents = dict(files.hostile_scripts(canary))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in ("line_0.pt", "line_1.pt"):
+            (folder / name).write_bytes(contents[name])
+            torch.jit.load(name)(torch.zeros(1, 6))
+            assert canary.exists(), name
+            canary.unlink()
+    (folder / "bomb").write_bytes(dict(files.disguises(canary))["torch.save.pt"])
+    torch.load("bomb", weights_only=False)
+    assert canary.exists()
+
+
+def test_what_a_program_says_besides_its_graph_is_not_run(folder):
+    """Symbolic sizes, guards and names are evaluated or written into source by torch's own loader."""
+    canary = folder / "canary"
+    evil = f"__import__('pathlib').Path('{canary}').touch()"
+    content = files.honest("pt2")
+    said = json.loads(files.part_of(content, "models/model.json"))
+    said["guards_code"] = [evil]
+    said["range_constraints"] = {evil: {"min_val": 0, "max_val": None}}
+    for tensor in said["graph_module"]["graph"]["tensor_values"].values():
+        for size in tensor["sizes"]:
+            if "as_expr" in size:
+                size["as_expr"]["expr_str"] = evil
+    name = json.dumps(f"x=({evil})")
+    text = json.dumps(said).replace('"as_tensor": {"name": "input"}', f'"as_tensor": {{"name": {name}}}')
+    said = json.loads(text)
+    values = said["graph_module"]["graph"]["tensor_values"]
+    values[f"x=({evil})"] = values.pop("input")
+    (folder / "model.pt2").write_bytes(files.rezipped(content, {"models/model.json": json.dumps(said).encode()}))
+    points = np.random.default_rng(0).standard_normal((4, 6))
+    expected = files.module()(torch.tensor(points, dtype=torch.float32)).detach().numpy()
+    np.testing.assert_allclose(load_target("model.pt2")(points, gradients=True).values, expected, atol=1e-6)
+    assert not canary.exists()
+
+
+PROGRAM = """
+import sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+import hostile_files as files
+import relumine as rl
+from relumine.targets import load_target
+refused = 0
+for ending in files.ENDINGS:
+    for i, content in enumerate(files.mutated(ending, 40, seed=len(ending))):
+        path = Path(f"mutated_{i}.{ending}")
+        path.write_bytes(content)
+        try:
+            load_target(str(path))([[0.5] * 6], gradients=True)
+        except rl.RelumineError:
+            refused += 1
+        path.unlink()
+print("refused", refused)
+"""
+
+
+def test_damaged_files_do_not_crash_the_process(folder):
+    """In a process of its own, whose end tells of what Python cannot catch."""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) >= 100
+
+
+def test_special_files_are_not_opened(folder):
+    os.mkfifo("model.pt2")
+    with pytest.raises(rl.TargetError, match="got a special file"):
+        load_target("model.pt2")
+
+
+def test_honest_files_are_loaded(folder):
+    for ending in files.ENDINGS:
+        (folder / f"model.{ending}").write_bytes(files.honest(ending))
+        assert load_target(f"model.{ending}").offer.inputs == (6,)
+
+
+@pytest.mark.parametrize("ending", ["pt", "onnx"])
+def test_a_link_to_a_model_is_followed(folder, ending):
+    (folder / "blob").write_bytes(files.honest(ending))
+    (folder / f"model.{ending}").symlink_to("blob")
+    assert load_target(f"model.{ending}").offer.inputs == (6,)
