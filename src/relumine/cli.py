@@ -40,6 +40,9 @@ Method = Literal["auto", "paper", "two-layer", "values", "linear"]
 Values = Literal["logits", "probabilities", "real"]
 Gradients = Literal["all", "top", "none"]
 DTypeName = Literal["float32", "float64"]
+ExplanationName = Literal[
+    "gradient", "absolute-gradient", "input-times-gradient", "integrated-gradients", "smoothgrad", "none"
+]
 Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
 Scale = Literal["smoke", "laptop", "paper"]
 EngineName = Literal["local", "ray"]
@@ -237,6 +240,72 @@ def reproduce(
             raise typer.Exit(INCONCLUSIVE)
 
 
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="What to serve: a TARGET, as of 'reconstruct'.")],
+    *,
+    explain: Annotated[ExplanationName, typer.Option(help="Which explanation :explain answers.")] = "gradient",
+    classes: Annotated[
+        Literal["all", "top"], typer.Option(help="Explain every output, or each input's largest.")
+    ] = "all",
+    of: Annotated[Values, typer.Option(help="What values are, and what is explained.")] = "logits",
+    dtype: Annotated[DTypeName | None, typer.Option(help="Precision; the model's own if not given.")] = None,
+    sigma: Annotated[float, typer.Option(metavar="N", help="Standard deviation of SmoothGrad's noise.")] = 0.1,
+    seed: Seed = 0,
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Shape of one input, e.g. 1,28,28, where MODEL does not say.")
+    ] = None,
+    factory: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
+    ] = None,
+    name: Annotated[str, typer.Option(metavar="NAME", help="The model's name in the address.")] = "model",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Where to listen; other machines may ask only with --key-file.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 takes any that is free.")] = 8080,
+    key_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Tokens and budgets, a TOML table per key: docs/endpoints.md.")
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Rows that each key may ask for, where its own is not given.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows in a request.")] = 256,
+    max_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest body of a request.")] = 2**24,
+    write_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the endpoint's settings for 'reconstruct'.")
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Answer predictions and explanations of a model over HTTP (KServe v1).
+
+    For trying out what an endpoint gives away, and for tests. Ctrl-C stops it.
+
+    For models that you own or are allowed to test.
+    """
+    with _errors_as_messages(debug):
+        with _extra_installed("serve"):
+            from relumine.serve.app import Limits, make_app
+            from relumine.serve.server import listen
+            from relumine.serve.server import serve as run_server
+        from relumine.oracle.endpoint import Endpoint
+        from relumine.serve.explained import Choice, explained
+        from relumine.serve.keys import read_keys
+        from relumine.targets import load_target
+
+        keys = read_keys(key_file, budget=budget)
+        oracle = load_target(model, input_shape=_parsed_shape(input_shape), factory=factory)
+        shown = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
+        app = make_app(shown, name, keys=keys, limits=Limits(max_rows, max_bytes))
+        listener = listen(host, port, keys)
+        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        if write_config is not None:
+            Endpoint(f"{address}/v1/models/{name}", shown.offer, explanation=explain).write(write_config)
+        print(f"serving {address}/v1/models/{name} (:predict, :explain; {address}/docs)", flush=True)
+        run_server(app, listener)
+        used = sum(keys.used().values())
+        print(f"stopped after {used:,} rows")
+
+
 def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":
     import relumine as rl
 
@@ -270,6 +339,14 @@ def _ledger(run: Path, oracle: "Oracle", **facts: object) -> "Ledger":
     ledger = Ledger(run / "ledger.sqlite")
     ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
     return ledger
+
+
+@contextmanager
+def _extra_installed(extra: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MisuseError(f"this needs the package {error.name}: pip install 'relumine[{extra}]'") from error
 
 
 @contextmanager

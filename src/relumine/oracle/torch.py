@@ -84,6 +84,11 @@ class TorchOracle:
         """What the module answers, as found at construction."""
         return self._offer
 
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module, for its owner: a reconstruction sees the oracle only."""
+        return self._body.module
+
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
         values = np.empty((len(rows), self._offer.outputs))

@@ -1,0 +1,96 @@
+"""From a loaded target and the chosen explanation to the oracle that is served."""
+
+import copy
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeGuard
+
+from relumine.errors import MisuseError, RelumineError
+from relumine.oracle.base import DType, Oracle
+
+if TYPE_CHECKING:
+    import torch
+
+    from relumine.explain import Explanation
+    from relumine.oracle.torch import TorchOracle
+
+ExplanationName = Literal[
+    "gradient", "absolute-gradient", "input-times-gradient", "integrated-gradients", "smoothgrad", "none"
+]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What an endpoint shows.
+
+    explain: which explanation; "none" answers predictions only
+    classes: of every output, or of each input's largest
+    of:      what values are and what is explained
+    dtype:   the precision to compute in, by default the model's own
+    sigma:   standard deviation of SmoothGrad's noise
+    seed:    source of SmoothGrad's noise
+    """
+
+    explain: ExplanationName = "gradient"
+    classes: Literal["all", "top"] = "all"
+    of: Literal["real", "logits", "probabilities"] = "logits"
+    dtype: DType | None = None
+    sigma: float = 0.1
+    seed: int = 0
+
+
+def explained(oracle: Oracle, choice: Choice) -> Oracle:
+    """The oracle that shows what was chosen. Of other targets than torch modules, only what they answer themselves."""
+    if not _is_torch_oracle(oracle):
+        if choice == Choice(of=choice.of):
+            return oracle
+        raise MisuseError(
+            "--explain, --classes, --dtype: expected a torch module (.pt2, .pt, .onnx, .safetensors or a factory) to "
+            "choose them for; other models show what they answer by themselves"
+        )
+    from relumine.oracle.torch import TorchOracle
+
+    module, shape = _in_precision(oracle, choice.dtype), oracle.offer.inputs
+    if choice.explain in ("gradient", "none"):
+        gradients = choice.classes if choice.explain == "gradient" else "none"
+        return TorchOracle(module, shape, gradients=gradients, values=choice.of)
+    from relumine.explain import ExplainedOracle
+
+    try:
+        return ExplainedOracle(
+            module, _explanation(choice), shape, classes=choice.classes, of=choice.of, rng=choice.seed
+        )
+    except RelumineError:
+        raise
+    except Exception as error:  # exported programs and scripts cannot always be copied
+        raise MisuseError(f"--explain {choice.explain}: this model cannot be explained so: {error}") from error
+
+
+def _is_torch_oracle(oracle: Oracle) -> "TypeGuard[TorchOracle]":
+    """Whoever holds one has imported its module, which takes seconds."""
+    home = sys.modules.get("relumine.oracle.torch")
+    return home is not None and isinstance(oracle, home.TorchOracle)
+
+
+def _in_precision(oracle: "TorchOracle", dtype: DType | None) -> "torch.nn.Module":
+    import torch
+
+    if dtype is None or dtype == oracle.offer.dtype:
+        return oracle.module
+    try:
+        return copy.deepcopy(oracle.module).to(getattr(torch, dtype))
+    except Exception as error:
+        raise MisuseError(f"--dtype {dtype}: this model cannot be converted: {error}") from error
+
+
+def _explanation(choice: Choice) -> "Explanation":
+    from relumine import explain
+
+    if choice.explain == "smoothgrad":
+        return explain.SmoothGrad(choice.sigma)
+    kinds: dict[str, type[Explanation]] = {
+        "absolute-gradient": explain.AbsoluteGradient,
+        "input-times-gradient": explain.InputTimesGradient,
+        "integrated-gradients": explain.IntegratedGradients,
+    }
+    return kinds[choice.explain]()

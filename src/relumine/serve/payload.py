@@ -1,0 +1,78 @@
+"""Payloads: which requests are understood, checked before anything is computed, and described in OpenAPI."""
+
+from typing import Annotated, Any
+
+import numpy as np
+import orjson
+from pydantic import AllowInfNan, Field, Strict, ValidationError, create_model
+
+from relumine.oracle.base import Answer, Array, Offer
+
+# Beyond this a float32 network may overflow.
+_LARGEST = 1e15
+
+
+class PayloadError(Exception):
+    """A request that is not understood; ``status`` is what HTTP calls it."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Payload:
+    """The bodies of requests and answers of a model with this offer."""
+
+    def __init__(self, offer: Offer, most_rows: int) -> None:
+        self._offer = offer
+        low, high = offer.box or (-_LARGEST, _LARGEST)
+        row: Any = Annotated[float, Strict(), AllowInfNan(False), Field(ge=low, le=high)]
+        for size in reversed(offer.inputs):
+            row = Annotated[list[row], Field(min_length=size, max_length=size)]
+        instances = Annotated[list[row], Field(min_length=1, max_length=most_rows)]
+        self._question: Any = create_model("Question", instances=(instances, ...))
+
+    def rows(self, content: bytes) -> Array:
+        """The questions in a request's body, as flat rows."""
+        try:
+            instances = self._question.model_validate_json(content).instances
+        except ValidationError as error:
+            raise _explained(error) from None
+        return np.asarray(instances, dtype=np.float64).reshape(len(instances), self._offer.dimension)
+
+    def content(self, answer: Answer) -> bytes:
+        """The body of an answer, its numbers with as many digits as the model's precision has."""
+        body: dict[str, Any] = {"predictions": answer.values.astype(self._offer.dtype)}
+        if answer.gradients is not None:
+            shape = (len(answer), self._offer.gradient_rows, *self._offer.inputs)
+            body["explanations"] = answer.gradients.astype(self._offer.dtype).reshape(shape)
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    @property
+    def question_schema(self) -> dict[str, Any]:
+        """What a request's body must be, for OpenAPI."""
+        schema: dict[str, Any] = self._question.model_json_schema()
+        return schema
+
+    def answer_schema(self, *, gradients: bool) -> dict[str, Any]:
+        """What an answer's body is, for OpenAPI."""
+        values = _arrays(None, self._offer.outputs)
+        maps = _arrays(None, self._offer.gradient_rows, *self._offer.inputs)
+        properties = {"predictions": values, **({"explanations": maps} if gradients else {})}
+        return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _arrays(*sizes: int | None) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "number"}
+    for size in reversed(sizes):
+        bounds = {} if size is None else {"minItems": size, "maxItems": size}
+        schema = {"type": "array", "items": schema, **bounds}
+    return schema
+
+
+def _explained(error: ValidationError) -> PayloadError:
+    first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        return PayloadError(400, f"expected JSON, got something else: {first['msg']}")
+    place = "".join(f"[{step}]" if isinstance(step, int) else step for step in first["loc"]) or "the body"
+    return PayloadError(422, f"{place}: {first['msg']}")

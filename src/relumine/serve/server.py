@@ -1,0 +1,43 @@
+"""Running the application until somebody stops it."""
+
+import ipaddress
+import signal
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from relumine.errors import MisuseError
+from relumine.serve.keys import Keys
+
+_SECONDS_TO_FINISH = 10
+
+
+def listen(host: str, port: int, keys: Keys) -> socket.socket:
+    """A socket at this address. Without keys only this machine may ask."""
+    if not keys.are_needed and not _is_loopback(host):
+        raise MisuseError(f"--host {host}: expected --key-file with it: others could ask without a token")
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, OverflowError) as error:
+        raise MisuseError(f"cannot listen at {host}, port {port}: {error}; choose another --port") from error
+
+
+def serve(app: FastAPI, listener: socket.socket) -> None:
+    """Answer until SIGTERM or SIGINT, then finish what has begun."""
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SECONDS_TO_FINISH, server_header=False)
+    # uvicorn raises the signal once more when it has stopped; a stop that was asked for is no failure.
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        listener.close()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
