@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 
 import relumine as rl
+from problems import Problem
 
 Body = dict[str, object]
 
@@ -244,3 +245,14 @@ def await_ready(process: "subprocess.Popen[bytes]", ready: str, folder: Path, se
             pass
         time.sleep(0.05)
     raise AssertionError(f"{ready} did not answer: {(folder / 'server.log').read_text()}")
+
+
+@contextmanager
+def kserve(problem: Problem, folder: Path) -> Iterator[str]:
+    """The address of this network on a real KServe server with a Captum explainer."""
+    np.savez(folder / "weights.npz", A=problem.A, b=problem.b, W=problem.W, c=problem.c)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1/models/net"
+    server = Path(__file__).parent / "kserve_server.py"
+    with program(str(server), str(port), str(folder / "weights.npz"), problem.dtype, ready=url, folder=folder):
+        yield url

@@ -1,0 +1,72 @@
+"""Reconstruction through HTTP beside the time that the requests alone take.
+
+    python benchmarks/endpoint.py --runs 5
+
+Starts a real KServe server with a Captum explainer on this machine, reconstructs a 784-64-10 network through it, and
+compares with the same reconstruction of the network in this process: queries, error, and the wall time of the
+reconstruction over the sum of the times of its requests (from sending one until its answer has been read).
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import relumine as rl
+from problems import Problem, error, two_layer
+from servers import kserve
+
+
+def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, object]:
+    """One reconstruction through HTTP and one in this process."""
+    with rl.HttpOracle(url, offer=problem.offer, run=folder / str(seed)) as oracle:
+        started = time.perf_counter()
+        remote = rl.TwoLayer()(oracle, rng=seed)
+        seconds = time.perf_counter() - started
+        traffic = oracle.traffic
+    started = time.perf_counter()
+    local = rl.TwoLayer()(problem.oracle, rng=seed)
+    return {
+        "dtype": problem.dtype,
+        "seed": seed,
+        "outcome": remote.outcome.name,
+        "error": error(remote, problem),
+        "queries": remote.spent.queries,
+        "queries_local": local.spent.queries,
+        "queries_ratio": round(remote.spent.queries / local.spent.queries, 3),
+        "requests": traffic.requests,
+        "seconds": round(seconds, 3),
+        "seconds_requests": round(traffic.seconds, 3),
+        "seconds_local": round(time.perf_counter() - started, 3),
+        "time_ratio": round(seconds / traffic.seconds, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="append the rows, as JSON lines")
+    options = parser.parse_args()
+    for dtype in ("float64", "float32"):
+        problem = two_layer(784, 64, 10, dtype=dtype, seed=4)
+        with tempfile.TemporaryDirectory() as folder, kserve(problem, Path(folder)) as url:
+            rows = [measured(problem, url, seed, Path(folder)) for seed in range(options.runs)]
+        for row in rows:
+            print(json.dumps(row))
+            if options.out is not None:
+                with options.out.open("a") as file:
+                    print(json.dumps(row), file=file)
+        ratios = {
+            name: statistics.median(float(str(row[name])) for row in rows) for name in ("queries_ratio", "time_ratio")
+        }
+        worst = max(float(str(row["error"])) for row in rows)
+        print(f"{dtype}: medians {ratios}, worst error {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()

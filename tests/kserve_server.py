@@ -1,0 +1,51 @@
+"""A real KServe model server with a Captum explainer: ``python kserve_server.py PORT WEIGHTS DTYPE``.
+
+WEIGHTS is an .npz file with A, b, W, c of a network with one hidden layer. Nothing here is relumine's: it is what an
+owner might run. ``:explain`` answers the gradient of every class (Saliency with abs=False), with the predictions.
+"""
+
+import sys
+
+import numpy as np
+import torch
+from captum.attr import Saliency
+from kserve import Model, ModelServer
+
+
+class Explained(Model):
+    def __init__(self, weights: str, dtype: torch.dtype) -> None:
+        super().__init__("net")
+        self.dtype = dtype
+        with np.load(weights) as file:
+            A, b, W, c = (torch.from_numpy(file[name]).to(dtype) for name in "AbWc")
+        first, last = torch.nn.Linear(*A.shape[::-1], dtype=dtype), torch.nn.Linear(*W.shape[::-1], dtype=dtype)
+        with torch.no_grad():
+            for parameter, values in zip([*first.parameters(), *last.parameters()], [A, b, W, c], strict=True):
+                parameter.copy_(values)
+        self.module = torch.nn.Sequential(first, torch.nn.ReLU(), last).eval()
+        self.classes = len(c)
+        self.saliency = Saliency(self.module)
+        self.ready = True
+
+    async def predict(self, payload, headers=None, response_headers=None):
+        with torch.no_grad():
+            return {"predictions": self.module(self.inputs(payload)).numpy().tolist()}
+
+    async def explain(self, payload, headers=None):
+        x = self.inputs(payload)
+        maps = [
+            self.saliency.attribute(x.clone().requires_grad_(), target=k, abs=False).detach()
+            for k in range(self.classes)
+        ]
+        with torch.no_grad():
+            values = self.module(x).numpy().tolist()
+        return {"predictions": values, "explanations": torch.stack(maps, dim=1).numpy().tolist()}
+
+    def inputs(self, payload):
+        return torch.tensor(payload["instances"], dtype=self.dtype)
+
+
+if __name__ == "__main__":
+    port, weights, dtype = sys.argv[1:]
+    torch.set_num_threads(1)
+    ModelServer(http_port=int(port), workers=1, enable_grpc=False).start([Explained(weights, getattr(torch, dtype))])
