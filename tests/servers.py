@@ -79,7 +79,7 @@ class ModelServer:
 
 
 @contextmanager
-def served(server: ModelServer) -> Iterator[str]:
+def served(server: ModelServer, port: int = 0) -> Iterator[str]:
     """The address of a model server that runs in a thread."""
 
     class Handler(_Handler):
@@ -87,13 +87,16 @@ def served(server: ModelServer) -> Iterator[str]:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             self.say(server.reply(Seen(self.path, dict(self.headers), json.loads(content))))
 
-    with _running(Handler) as port:
-        yield f"http://127.0.0.1:{port}/v1/models/net"
+    with _running(Handler, port) as bound:
+        yield f"http://127.0.0.1:{bound}/v1/models/net"
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     wbufsize = -1  # headers and body in one packet
+
+    def do_GET(self) -> None:
+        self.say(Reply(200, {"status": "alive"}))
 
     def say(self, reply: Reply) -> None:
         self.send_response(reply.status)
@@ -116,8 +119,8 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def _running(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    server = _Server(("127.0.0.1", 0), handler)
+def _running(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
+    server = _Server(("127.0.0.1", port), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
