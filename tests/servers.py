@@ -1,5 +1,6 @@
 """Model servers for the tests: small ones in a thread, a proxy that breaks things, and programs of their own."""
 
+import atexit
 import json
 import socket
 import struct
@@ -89,6 +90,13 @@ def served(server: ModelServer, port: int = 0) -> Iterator[str]:
 
     with _running(Handler, port) as bound:
         yield f"http://127.0.0.1:{bound}/v1/models/net"
+
+
+def serve_for_good(server: ModelServer) -> str:
+    """The address of a model server that runs until the tests end."""
+    running = served(server)
+    atexit.register(running.__exit__, None, None, None)
+    return running.__enter__()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,6 +17,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 import relumine as rl
 from problems import Problem, network, two_layer
+from servers import ModelServer, serve_for_good
 
 D = 6
 
@@ -114,6 +115,12 @@ def sklearn_oracle(make: Callable[[], object], data: str, outputs: int, **option
     return rl.SklearnOracle(fitted(make, data, outputs), **options)
 
 
+@cache
+def http_oracle(dtype: str = "float64", **said: object) -> rl.HttpOracle:
+    problem = two_layer(D, 9, 3, dtype=dtype, **said)
+    return rl.HttpOracle(serve_for_good(ModelServer(problem.oracle)), offer=problem.offer, batch=4)
+
+
 def in_a_ledger(oracle: rl.Oracle) -> rl.Metered:
     return rl.Metered(oracle, ledger=rl.Ledger(":memory:"))
 
@@ -153,6 +160,13 @@ SUBJECTS: dict[str, Subject] = {
     "torch, traced": traced,
     "torch, exported": lambda: exported(2, dynamic=True),
     "torch, exported for one row": lambda: exported(1, dynamic=False),
+    "http": http_oracle,
+    "http, float32": lambda: http_oracle("float32"),
+    "http, values only": lambda: http_oracle(gradients="none"),
+    "http, top": lambda: http_oracle(gradients="top"),
+    "http, probabilities": lambda: http_oracle(**probabilities),
+    "http, ledger": lambda: in_a_ledger(http_oracle()),
+    "link, http": lambda: rl.LogitLink(http_oracle(**probabilities)),
     "sklearn, linear": lambda: sklearn_oracle(LinearRegression, "regression", 1),
     "sklearn, linear, K=3": lambda: sklearn_oracle(LinearRegression, "regression", 3),
     "sklearn, ridge": lambda: sklearn_oracle(Ridge, "regression", 1),

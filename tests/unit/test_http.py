@@ -1,16 +1,21 @@
 """HttpOracle: what it asks, what it refuses, and that nothing paid for is lost."""
 
 import logging
+import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import relumine as rl
 from problems import Noisy, error, two_layer
 from relumine.oracle.base import RemoteOracle
+from relumine.oracle.protocol import protocol_of
 from relumine.oracle.sender import USER_AGENT
 from servers import ModelServer, Reply, Seen, free_port, served
 
@@ -27,8 +32,8 @@ def rows(n: int, seed: int = 0, d: int = 5) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
-def oracle_of(url: str, folder: Path, offer: rl.Offer = PROBLEM.offer, **settings: object) -> rl.HttpOracle:
-    return rl.HttpOracle(url, offer=offer, run=folder, **QUICK | settings)
+def oracle_of(url: str, folder: Path, offer: rl.Offer = PROBLEM.offer, **said: object) -> rl.HttpOracle:
+    return rl.HttpOracle(url, offer=offer, run=folder, **QUICK | said)
 
 
 def ask_often(metered: rl.Metered, *, gradients: bool) -> None:
@@ -290,6 +295,43 @@ def test_what_was_answered_is_kept_when_another_request_fails(tmp_path):
     assert len(set(sent)) == 32  # 30 rows and two canaries; only the failed batch and a canary were sent twice
 
 
+def test_ctrl_c_takes_along_what_is_on_its_way(tmp_path):
+    def interrupt(seen: Seen, reply: Reply) -> None:
+        if len(server.requests) == 6:
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(0.05)
+
+    server = ModelServer(PROBLEM.oracle, interrupt)
+    with served(server) as url, oracle_of(url, tmp_path, batch=2, concurrency=3) as oracle:
+        metered = rl.Metered(oracle)
+        with pytest.raises(KeyboardInterrupt):
+            metered(rows(40), gradients=True)
+        assert len(rl.Ledger(tmp_path / "ledger.sqlite")) == server.rows == metered.spent.queries < 40
+        server.change = None
+        metered(rows(40), gradients=True)
+        assert len(rl.Ledger(tmp_path / "ledger.sqlite")) == server.rows == metered.spent.queries == 43
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["predictions", "explanations", "outputs", "data", "shape", "name"]), inner)
+    ),
+    max_leaves=20,
+)
+PROTOCOLS = ["http://127.0.0.1/v1/models/net", "http://127.0.0.1/v2/models/net", "http://127.0.0.1/predictions/net"]
+
+
+@settings(max_examples=300)
+@given(JSON, st.sampled_from(PROTOCOLS))
+def test_no_answer_is_so_strange_that_it_is_not_refused(body, url):
+    wire = protocol_of(rl.Endpoint(url, PROBLEM.offer))
+    for read, shape in ((wire.values, (2, 3)), (wire.gradients, (2, 3, 5))):
+        with suppress(rl.BadAnswerError):
+            assert read(2, body).shape == shape
+
+
 def test_answers_are_kept_without_being_asked_to(tmp_path):
     server = ModelServer(PROBLEM.oracle)
     with served(server) as url:
@@ -405,7 +447,7 @@ def test_the_budget_counts_canaries(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("said", "message"),
     [
         ({"batch": 0}, "batch: expected an integer"),
         ({"concurrency": True}, "concurrency: expected"),
@@ -417,9 +459,9 @@ def test_the_budget_counts_canaries(tmp_path):
         ({"offer": None}, "offer: expected an Offer"),
     ],
 )
-def test_misuse_is_explained(settings, message, tmp_path):
+def test_misuse_is_explained(said, message, tmp_path):
     with pytest.raises(rl.MisuseError, match=message):
-        oracle_of("http://127.0.0.1:1/v1/models/net", tmp_path, **settings)
+        oracle_of("http://127.0.0.1:1/v1/models/net", tmp_path, **said)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,13 @@ def asking(rows: np.ndarray) -> dict[str, object]:
     return {"instances": rows.tolist()}
 
 
+def as_json(body: object) -> bytes:
+    return json.dumps(body).encode()
+
+
+LIMITED = client(limits=Limits(rows=8, body_bytes=20_000))
+
+
 def as_(name: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {name}-secret-token"}
 
@@ -117,6 +124,27 @@ def test_nonsense_is_refused_with_a_reason(body, status, message):
         reply = server.post(path, content=body)
         assert reply.status_code == status, reply.text
         assert message in reply.json()["error"]
+
+
+ROWS = st.lists(
+    st.lists(JUNK := st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)), max_size=9
+)
+PAYLOADS = (
+    st.binary(max_size=200)
+    | st.text(max_size=200).map(str.encode)
+    | st.recursive(JUNK, lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=9), inner)).map(as_json)
+    | st.fixed_dictionaries({"instances": ROWS | JUNK}).map(as_json)
+    | st.lists(st.lists(st.floats(), min_size=5, max_size=5), max_size=9).map(lambda rows: as_json({"instances": rows}))
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(PAYLOADS, st.sampled_from([PREDICT, EXPLAIN]), st.sampled_from(["application/json", "text/plain", "x"]))
+def test_no_payload_is_an_error_of_the_server(content, path, kind):
+    reply = LIMITED.post(path, content=content, headers={"Content-Type": kind})
+    assert reply.status_code in (200, 400, 413, 422)
+    body = reply.json()
+    assert list(body) == (["error"] if reply.status_code != 200 else ["predictions", "explanations"][: len(body)])
 
 
 def test_a_body_of_unknown_length_is_read_no_further_than_allowed():

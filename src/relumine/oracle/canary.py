@@ -56,11 +56,15 @@ class Canary:
 
     def place(self, rows: int) -> int | None:
         """Where among so many rows the canary goes this time, or None if it is not its turn."""
-        self._asked += rows
-        if self._asked < self._next:
+        if self._asked + rows < self._next:
             return None
-        self._next = self._asked + ROWS_BETWEEN
         return int(np.random.default_rng((_SEED, self._asked)).integers(rows + 1))
+
+    def answered(self, rows: int) -> None:
+        """Count rows that were asked and answered."""
+        self._asked += rows
+        if self._asked >= self._next:
+            self._next = self._asked + ROWS_BETWEEN
 
 
 def _step(numbers: Array) -> float:

@@ -1,8 +1,10 @@
 """HttpOracle: a model behind a server's address. For endpoints that you own or are allowed to test."""
 
+import signal
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Self
@@ -104,19 +106,14 @@ class HttpOracle:
         batches = iter(self._batches(len(rows), gradients))
         flying: set[Future[Part]] = set()
         failure: BaseException | None = None
-        try:
+        with _interruption_put_off(stop) as interrupted:
             while True:
-                if failure is None:
+                if failure is None and not interrupted.is_set():
                     free = (self.endpoint.concurrency or 1) - len(flying)
                     flying |= {self._submit(rows, batch, gradients, stop) for batch in islice(batches, free)}
                 if not flying:
                     break
-                try:
-                    landed, flying = wait(flying, return_when=FIRST_COMPLETED)
-                except KeyboardInterrupt as interruption:  # what is on its way will be paid for: take it along
-                    failure = failure or interruption
-                    stop.set()
-                    continue
+                landed, flying = wait(flying, return_when=FIRST_COMPLETED)
                 for future in landed:
                     error = future.exception()
                     if error is None:
@@ -124,8 +121,8 @@ class HttpOracle:
                     else:
                         failure = failure or error
                         stop.set()
-        finally:
-            stop.set()
+        if interrupted.is_set():
+            raise KeyboardInterrupt
         if failure is not None:
             raise failure
 
@@ -149,3 +146,28 @@ class HttpOracle:
             if self._protocol.values_come_with_gradients:
                 values = self._protocol.explained_values(n, answer)
         return Part(batch, checked(self.endpoint, n, values, jacobians))
+
+
+@contextmanager
+def _interruption_put_off(stop: threading.Event) -> Iterator[threading.Event]:
+    """Ctrl-C sends nothing more but waits for what is on its way, which is paid for. A second one does not wait."""
+    interrupted = threading.Event()
+
+    def put_off(*_: object) -> None:
+        if interrupted.is_set():
+            raise KeyboardInterrupt
+        interrupted.set()
+        stop.set()
+
+    mine = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    if mine:
+        signal.signal(signal.SIGINT, put_off)
+    try:
+        yield interrupted
+    finally:
+        stop.set()
+        if mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -219,9 +219,11 @@ class Metered:
             self._resumed = False
             self._require_known(canary, self._asked_anew(canary, gradients), gradients, batch=False)
         place = canary.place(len(rows))
+        asked = rows if place is None else np.insert(rows, place, canary.rows[0], axis=0)
+        answer = self._answered(asked, gradients)
+        canary.answered(len(rows))
         if place is None:
-            return self._answered(rows, gradients)
-        answer = self._answered(np.insert(rows, place, canary.rows[0], axis=0), gradients)
+            return answer
         self._move_to_canary_phase(gradients)
         self._require_known(canary, _row(answer, place), gradients, batch=True)
         jacobians = None if answer.gradients is None else np.delete(answer.gradients, place, axis=0)
