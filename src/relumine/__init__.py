@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
     from relumine.oracle.torch import TorchOracle as TorchOracle
     from relumine.reconstruct.auto import Auto as Auto
+    from relumine.reconstruct.deep import Deep as Deep
     from relumine.reconstruct.linear import Linear as Linear
     from relumine.reconstruct.matching import GradientMatching as GradientMatching
     from relumine.reconstruct.network import Network as Network
@@ -64,6 +65,7 @@ _HOMES = {
     "oracle.sklearn": "SklearnOracle",
     "oracle.torch": "TorchOracle",
     "reconstruct.auto": "Auto",
+    "reconstruct.deep": "Deep",
     "reconstruct.linear": "Linear",
     "reconstruct.matching": "GradientMatching",
     "reconstruct.network": "Network",

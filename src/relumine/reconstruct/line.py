@@ -114,6 +114,16 @@ class Gap:
         return self.rank_one and self.inside and miss <= allowed
 
     @cached_property
+    def parallel(self) -> bool:
+        """Whether all gradients on both sides are multiples of one: then any jump has rank one, of however many kinks.
+
+        In a deep network that is so wherever a single unit of the last hidden layer is on.
+        """
+        output = self.output / (float(np.linalg.norm(self.output)) or 1.0)
+        rest = self.left.jacobian - np.outer(output, output @ self.left.jacobian)
+        return float(np.linalg.norm(rest)) <= self.tolerance
+
+    @cached_property
     def crossing(self) -> float:
         """Where to ask next if there are several kinks.
 
@@ -175,13 +185,17 @@ class LineSearch:
     """Finds the kinks of a piecewise-linear function on a line, asking where it learns most.
 
     ``independent``: the outputs are independent, so that rank one means one kink; else odds are weighed.
+    ``certain``: no odds are weighed; every kink that rank one does not prove is proven by an answer on either side.
     ``settled``: the odds were weighed; from now on a gap counts as one kink unless it shows that it is not.
     """
 
-    def __init__(self, line: Line, sights: list[Sight], noise: Noise, *, independent: bool) -> None:
+    def __init__(
+        self, line: Line, sights: list[Sight], noise: Noise, *, independent: bool, certain: bool = False
+    ) -> None:
         self.line = line
         self.noise = noise
         self.independent = independent
+        self.certain = certain
         self.settled = False
         self.sights: list[Sight] = []
         self.gaps: list[Gap] = []  # where neighbouring answers show different pieces, in order
@@ -225,6 +239,8 @@ class LineSearch:
     def questions(self) -> list[float]:
         """The next points to ask, one per unresolved gap; none when all gaps are settled."""
         gaps = self.gaps
+        if self.certain:
+            return [t for t in map(self._unproven, gaps) if t is not None]
         if self.independent:
             return [gap.crossing for gap in gaps if not gap.single and not self.closed(gap)]
         if self.settled:
@@ -251,6 +267,14 @@ class LineSearch:
         if left + right <= (_HALF_PROVEN if gap.left_clear or gap.right_clear else _UNPROVEN):
             return None
         return self.proof(gap)
+
+    def _unproven(self, gap: Gap) -> float | None:
+        """Where to ask in a gap until it is proven to be one kink."""
+        if self.closed(gap):
+            return None
+        if self.independent and not gap.parallel:
+            return None if gap.single else gap.crossing
+        return self.proof(gap) if gap.rank_one and gap.inside else gap.middle
 
     def proof(self, gap: Gap) -> float | None:
         """A point just beyond the kink, on the side that may hide more: it clears all of that side."""

@@ -22,6 +22,9 @@ class Outcome(Enum):
     FITTED = "A student was fitted to the answers: it resembles the target as far as the evidence says, and no more."
     NOT_VERIFIED = "A reconstruction was found, but it differs from the target on fresh points: do not rely on it."
     BUDGET_EXHAUSTED = "The budget ended before the reconstruction did: allow more queries and resume."
+    INCOMPLETE = (
+        "Only a part of the network was proved; the remark says what is missing and what it may cost: allow more."
+    )
     NOT_THIS_CLASS = "The answers do not come from the class of models this method reconstructs: try another method."
     NOT_PIECEWISE_LINEAR = "The gradient changes everywhere, so this is not a ReLU network: try a learned student."
     SEARCH_FAILED = "The search met a case that its assumptions exclude: try another seed, or the method 'two-layer'."

@@ -64,28 +64,33 @@ class Shallow:
         offset, biases = self.offset + move[: len(self.offset)], self.biases + move[len(self.offset) :]
         return Shallow(self.jacobian, offset, self.outputs, self.rows, biases)
 
-    def plain(self, tolerance: float) -> "Shallow | None":
-        """The same function with units turned around so that the linear term vanishes, if they can be.
+    def turned(self) -> "Shallow":
+        """The same function with units turned around so that the linear term is as small as it gets.
 
         Turning unit i around adds w_i a_iᵀ to the linear term, so the units to turn solve J₀ = −Σ_i c_i w_i a_iᵀ with
         c_i ∈ {0, 1}: linear least squares, whose Gram matrix is (W Wᵀ) ∘ (A Aᵀ). This is the paper's Algorithm 1b
-        without its queries. Opposite units share a kink and need the linear term: then there is no solution.
+        without its queries.
         """
         if not 0 < self.units <= self.jacobian.size:
-            return None  # more units than the linear term has numbers: they cannot be told apart by it
+            return self  # more units than the linear term has numbers: they cannot be told apart by it
         gram = (self.outputs @ self.outputs.T) * (self.rows @ self.rows.T)
         target = -np.einsum("mk,kd,md->m", self.outputs, self.jacobian, self.rows, optimize=True)
-        # The ridge keeps dependent units from spoiling the rest; what is found is checked below in any case.
+        # The ridge keeps dependent units from spoiling the rest; what is found is checked by whoever uses it.
         ridge = 1e-12 * float(np.trace(gram)) / self.units
         with warnings.catch_warnings(category=LinAlgWarning, action="ignore"):
             turned = solve(gram + ridge * np.eye(self.units), target, assume_a="pos") > 0.5
         flip = np.where(turned, -1.0, 1.0)
         jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
-        if np.linalg.norm(jacobian) > tolerance * max(float(np.linalg.norm(self.jacobian)), 1e-300):
-            return None
         offset = self.offset + self.outputs[turned].T @ self.biases[turned]
-        rows, biases = self.rows * flip[:, None], self.biases * flip
-        return Shallow(np.zeros_like(jacobian), offset, self.outputs, rows, biases)
+        return Shallow(jacobian, offset, self.outputs, self.rows * flip[:, None], self.biases * flip)
+
+    def plain(self, tolerance: float) -> "Shallow | None":
+        """The same function without a linear term, if it has such a form; opposite units, for one, need the term."""
+        turned = self.turned()
+        size = max(float(np.linalg.norm(self.jacobian)), 1e-300)
+        if not 0 < self.units <= self.jacobian.size or np.linalg.norm(turned.jacobian) > tolerance * size:
+            return None
+        return Shallow(np.zeros_like(turned.jacobian), turned.offset, turned.outputs, turned.rows, turned.biases)
 
     def network(self, offer: Offer, tolerance: float) -> Network:
         """The clone: a plain network where one exists, else one with a linear skip connection."""

@@ -1,0 +1,141 @@
+"""Growth: a network layer by layer, each layer finished before the next is begun, as far as answers can tell."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relumine.oracle.base import Array
+from relumine.oracle.metered import Metered
+from relumine.reconstruct.deep_last import assembled, last_layer
+from relumine.reconstruct.deep_layers import Layers
+from relumine.reconstruct.deep_next import NextLayer
+from relumine.reconstruct.deep_search import Search
+from relumine.reconstruct.network import Network
+
+# A layer is given up after so many efforts, or after so many in a row that showed nothing new.
+_EFFORTS = 24
+_PATIENCE = 3
+_DEPTH = 10
+# With fewer whole lines no unit has been seen twice.
+_LINES = 2
+
+
+@dataclass
+class _Progress:
+    """How the search for one layer goes."""
+
+    effort: int = 0
+    stuck: int = 0  # efforts in a row that showed nothing new
+    numbers: int = 0  # numbers known of the layer's rows
+    tried: int = 0  # units with which the layer was taken for complete
+    along: Array | None = None  # where to look next
+
+
+class Growth:
+    """Grows the network from what the book has, asking for what is missing."""
+
+    def __init__(self, search: Search, meter: Metered, same: float, tolerance: float) -> None:
+        self.search = search
+        self.meter = meter
+        self.same = same
+        self.tolerance = tolerance
+        self.leads: set[int] = set()  # steps whose kink is of a unit that is missing somewhere
+        self.layers = Layers()  # the most that was ever proved
+        self.unfinished: NextLayer | None = None
+
+    def network(self) -> Network | None:
+        """The whole network, or None if some layer could not be finished."""
+        return self._grow(NextLayer(Layers(), self.search, self.same))
+
+    def _grow(self, stage: NextLayer) -> Network | None:
+        """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""
+        progress = _Progress()
+        while progress.effort < _EFFORTS:
+            rows, biases = self._effort(stage, progress)
+            if self._misses_unit(stage):
+                return None
+            if not len(rows):
+                if progress.stuck >= _PATIENCE:
+                    return None
+                continue
+            network = self._as_last(stage, rows, biases, progress)
+            if network is not None:
+                return network
+            if progress.along is not None or not self._complete(stage, rows, progress):
+                continue
+            if len(rows) == progress.tried:
+                if progress.stuck >= (_PATIENCE if len(stage.layers) else 1):
+                    return None
+                continue
+            turned = stage.back.turned(rows, biases)
+            if turned is None:
+                continue
+            progress.tried = len(rows)
+            network = self._grow(self._behind(stage.layers, *turned))
+            if network is not None:
+                return network
+            if not len(stage.layers):  # its coordinates have changed
+                stage = NextLayer(stage.layers, self.search, self.same)
+        return None
+
+    def _effort(self, stage: NextLayer, progress: _Progress) -> tuple[Array, Array]:
+        """Ask once more for the next layer; what is proved of it then."""
+        self.unfinished = stage
+        with self.meter.phase(f"layer {len(stage.layers) + 1}"):
+            while self.search.book.lines < _LINES:
+                stage.explore()
+            if progress.effort:
+                stage.explore(progress.along)
+            stage.prove()
+            if progress.effort:
+                stage.aim(self.leads, bold=progress.stuck >= _PATIENCE - 1)
+            stage.update()
+        progress.effort += 1
+        progress.stuck = 0 if stage.numbers > progress.numbers else progress.stuck + 1
+        progress.numbers = stage.numbers
+        return stage.proved()
+
+    def _misses_unit(self, stage: NextLayer) -> bool:
+        """Whether gradients show that the known layers miss a unit; its kinks are where that begins."""
+        book = self.search.book
+        wrong = np.zeros(book.count, dtype=bool)
+        wrong[stage.back.unexplained] = True
+        steps = book.steps()
+        self.leads |= set(np.flatnonzero((wrong[steps.left] != wrong[steps.right]) & steps.kinked).tolist())
+        return bool(wrong.any())
+
+    def _as_last(self, stage: NextLayer, rows: Array, biases: Array, progress: _Progress) -> Network | None:
+        """The network with these units as its last hidden layer, if they explain all answers."""
+        book, layers = self.search.book, stage.layers
+        progress.along = None
+        last = last_layer(layers, rows, biases, book, self.search.rng, self.tolerance)
+        if last is None:
+            return None
+        term = last.turned().jacobian
+        plain = last.plain(10 * self.tolerance) is not None or term.size < last.units
+        if plain or progress.stuck >= _PATIENCE or progress.effort == _EFFORTS:
+            return assembled(layers, last, book, self.search.offer, 10 * self.tolerance)
+        # A linear term that cannot be turned away is made by units that were on at every answered point.
+        progress.along = np.linalg.svd(term)[2][0]
+        return None
+
+    def _complete(self, stage: NextLayer, rows: Array, progress: _Progress) -> bool:
+        """Whether these are all units of the layer, as far as can be told."""
+        rest = stage.back.missing(rows)
+        if rest is None:
+            return progress.stuck >= _PATIENCE
+        return not len(rest) and len(stage.layers) + 1 < _DEPTH
+
+    def _behind(self, layers: Layers, rows: Array, biases: Array) -> NextLayer:
+        """The search for the layer behind this one."""
+        book, offer = self.search.book, self.search.offer
+        if not len(layers) and len(rows) < offer.dimension and offer.box is None and book.basis is None:
+            # The target depends on the first layer's signals alone: so many coordinates are enough.
+            basis = np.linalg.svd(rows, full_matrices=False)[2]
+            rows = rows @ basis.T
+            book.rebase(basis)
+        grown = layers.with_layer(rows, biases)
+        if sum(grown.widths) > sum(self.layers.widths):
+            self.layers = grown
+            self.meter.found(sum(grown.widths))
+        return NextLayer(grown, self.search, self.same)

@@ -1,0 +1,144 @@
+"""The next layer: where to ask for its units, and which of them are proved."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.deep_cells import JUST_ON, views
+from relumine.reconstruct.deep_layers import Layers
+from relumine.reconstruct.deep_pullback import PulledBack
+from relumine.reconstruct.deep_search import Search
+from relumine.reconstruct.deep_units import Unit, crossings, gather, sightings
+
+# A unit of the next layer shows wherever it is crossed; this leaves room for kinks that were too close to tell apart.
+_SHOWS = 0.75
+# Half the length of the short stretch that proves a unit at another place.
+_ACROSS = 1e-2
+# A region is searched within this distance of the origin in every coordinate.
+_REACH = 4.0
+# So many times a unit is aimed at.
+_PATIENCE = 4
+
+
+class NextLayer:
+    """Finds the layer behind ``layers``."""
+
+    def __init__(self, layers: Layers, search: Search, same: float) -> None:
+        self.layers = layers
+        self.search = search
+        self.same = same
+        self.back = PulledBack(layers, search.book, same)
+        self.units: list[Unit] = []
+        self._seen = 0
+        self._explored = 0
+        bounds = search.offer.box or (-_REACH, _REACH)
+        self._views = views(layers, bounds, search.rng) if len(layers) else []
+
+    # -- what is known
+
+    def update(self) -> None:
+        """Take note of the kinks seen since."""
+        steps = self.search.book.steps(self._seen)
+        if len(steps.left):
+            new = sightings(self.layers, self.search.book.points, steps, self.same, self._seen)
+            self.units = gather(self.units, new, self.same)
+            self._seen += len(steps.left)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are known of the rows of units that were seen on several lines."""
+        return sum(int(unit.shown.sum()) for unit in self.units if len({one.line for one, _ in unit.seen}) > 1)
+
+    def proved(self) -> tuple[Array, Array]:
+        """Rows and biases of the units that are complete and were seen wherever they had to show, twice at least.
+
+        A deeper unit that passes for one of this layer depends linearly on true ones, which are seen more often.
+        """
+        self.update()
+        rows, biases = self._complete()
+        crossed, shown = self._crossings(rows, biases)
+        sure = np.flatnonzero((shown >= 2) & (shown >= _SHOWS * crossed))
+        chosen = _independent(rows, sure[np.argsort(-shown[sure], kind="stable")])
+        return rows[chosen], biases[chosen]
+
+    def _complete(self) -> tuple[Array, Array]:
+        planes = [unit.plane for unit in self.units if unit.complete]
+        width = self.layers.widths[-1] if len(self.layers) else self.search.book.points.shape[1]
+        return np.array([row for row, _ in planes]).reshape(-1, width), np.array([bias for _, bias in planes])
+
+    def _crossings(self, rows: Array, biases: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        return crossings(self.layers, self.search.book, rows, biases, 10 * self.same)
+
+    # -- asking
+
+    def explore(self, along: Array | None = None) -> None:
+        """Ask where something new may show: along this direction of the features, if given."""
+        rng = self.search.rng
+        self._explored += 1
+        if not self._views:
+            self.search.whole_line()
+            return
+        # The first region shows most, so every second question is asked there.
+        turn, other = divmod(self._explored, 2)
+        cell = self._views[0 if other else turn % len(self._views)]
+        if along is None and self._explored % 4 == 1:
+            rest = self.back.missing(self.proved()[0])
+            # Along this direction the units that are known do not change, and the missing ones do.
+            along = np.linalg.svd(rest)[2][0] if rest is not None and len(rest) else None
+        if along is None:
+            ends = cell.inside(rng), cell.inside(rng)
+        else:
+            blur = 0.1 * rng.standard_normal((2, len(along))) / np.sqrt(len(along))
+            ends = cell.extreme(along + blur[0]), cell.extreme(blur[1] - along)
+        if ends[0] is not None and ends[1] is not None:
+            self.search.stretch(ends[0], ends[1])
+
+    def prove(self) -> None:
+        """See units that were seen once at another place: those of the next layer show there, deeper ones do not."""
+        self.update()
+        complete = [unit for unit in self.units if unit.complete] if self._views else []
+        for unit in complete:
+            row, bias = unit.plane
+            crossed, shown = self._crossings(row[None], np.array([bias]))
+            if crossed[0] <= 2 and _SHOWS * crossed[0] <= shown[0] < 2:
+                self._across(unit)
+
+    def aim(self, leads: set[int], bold: bool) -> None:
+        """See units whose row is not known on every feature where the missing features are just on.
+
+        What was seen on one line only may be of a deeper layer: unless ``bold``, it is left alone if it is no lead.
+        """
+        self.update()
+        for unit in sorted(self.units, key=lambda each: -len(each.seen)):
+            lines = {one.line for one, _ in unit.seen}
+            worth = bold or len(lines) > 1 or any(one.step in leads for one, _ in unit.seen)
+            if self._views and not unit.complete and worth and unit.aimed < _PATIENCE:
+                unit.aimed += self._across(unit)
+
+    def _across(self, unit: Unit) -> bool:
+        """A short stretch across the unit's boundary, where it shows most that is not known; False without a place."""
+        for cell in sorted(self._views, key=lambda each: -int((each.on & ~unit.shown).sum())):
+            unknown = cell.on & ~unit.shown
+            if not unit.complete and not unknown.any():
+                return False
+            point = cell.inside(self.search.rng, on_plane=unit.plane, small=unknown if unknown.any() else None)
+            if point is not None:
+                normal = unit.plane[0] @ cell.slope
+                # What is not known of the row moves the boundary a little.
+                normal *= (_ACROSS + 4 * JUST_ON * unknown.sum()) / np.linalg.norm(normal)
+                return self.search.stretch(point - normal, point + normal)
+        return False
+
+
+def _independent(rows: Array, order: NDArray[np.intp]) -> list[int]:
+    """Those of the rows, in this order, that do not depend on the ones before; all if there are more than can be so."""
+    if len(order) > rows.shape[1]:
+        return [int(i) for i in order]
+    chosen: list[int] = []
+    basis = np.empty((0, rows.shape[1]))
+    for i in order:
+        rest = rows[i] - basis.T @ (basis @ rows[i])
+        if np.linalg.norm(rest) > 1e-5:
+            basis = np.vstack([basis, rest / np.linalg.norm(rest)])
+            chosen.append(int(i))
+    return chosen

@@ -1,0 +1,171 @@
+"""Units of the next layer, put together from sightings.
+
+A kink has a normal in input space. Pulled back through the known layers it is the unit's row on the features that are
+on there, up to a factor, and its bias by the same factor. Two sightings are of the same unit if they agree, up to a
+factor, on the features that both show; together they show more of the row.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.deep_book import Book, Steps
+from relumine.reconstruct.deep_layers import Layers, Mask
+
+# Sightings that agree on fewer features may do so by chance; the bias must agree besides.
+_LEAST = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Sighting:
+    """A unit's row (of length one) on the features ``shown``, its bias, and the step of which line it was seen at."""
+
+    row: Array
+    shown: Mask
+    bias: float
+    step: int
+    line: int
+
+
+def sightings(layers: Layers, points: Array, steps: Steps, tolerance: float, first: int) -> list[Sighting]:
+    """The kinks of these steps that no known unit explains, pulled back to the features; steps count from ``first``."""
+    at = np.flatnonzero(steps.kinked)
+    kinks = points[steps.left[at]] + steps.share[at, None] * (points[steps.right[at]] - points[steps.left[at]])
+    new = ~layers.explains(kinks, 0.01 * tolerance)
+    at, kinks = at[new], kinks[new]
+    if not len(layers):
+        everything = np.ones(points.shape[1], dtype=bool)
+        offsets = -np.einsum("nd,nd->n", steps.normals[at], kinks)
+        return [
+            Sighting(steps.normals[i], everything, float(offsets[j]), first + int(i), int(steps.line[i]))
+            for j, i in enumerate(at)
+        ]
+    slopes, features, on = layers.feature_slopes(kinks), layers.features(kinks), layers.on(kinks)
+    seen = (
+        _sighting(slopes[i], features[i], on[i], steps.normals[k], (first + int(k), int(steps.line[k])), tolerance)
+        for i, k in enumerate(at)
+    )
+    return [one for one in seen if one is not None]
+
+
+def _sighting(
+    slopes: Array, features: Array, on: Mask, normal: Array, place: tuple[int, int], tolerance: float
+) -> Sighting | None:
+    """None if the normal does not come from the features that are on."""
+    on = on & (np.linalg.norm(slopes, axis=1) > 0)
+    if not on.any() or on.sum() > len(normal):
+        return None
+    found, _, rank, _ = np.linalg.lstsq(slopes[on].T, normal, rcond=1e-9)
+    if rank < on.sum() or float(np.linalg.norm(slopes[on].T @ found - normal)) > tolerance:
+        return None
+    row = np.zeros(len(features))
+    row[on] = found
+    size = float(np.linalg.norm(found))
+    return Sighting(row / size, on, -float(found @ features[on]) / size, *place)
+
+
+@dataclass(eq=False)
+class Unit:
+    """What is known of one unit, in the scale of its first sighting."""
+
+    row: Array
+    shown: Mask
+    bias: float
+    seen: list[tuple[Sighting, float]] = field(default_factory=list)
+    aimed: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the row is known on every feature."""
+        return bool(self.shown.all())
+
+    @property
+    def plane(self) -> tuple[Array, float]:
+        """Row and bias, the row of length one."""
+        size = float(np.linalg.norm(self.row))
+        return self.row / size, self.bias / size
+
+    def absorb(self, one: Sighting, factor: float) -> None:
+        """Learn what this sighting shows: every number is the mean over the sightings that show it."""
+        self.seen.append((one, factor))
+        self.shown = self.shown | one.shown
+        shown = np.array([each.shown for each, _ in self.seen])
+        rows = np.array([each.row * scale for each, scale in self.seen])
+        self.row = rows.sum(axis=0) / np.maximum(shown.sum(axis=0), 1)
+        self.bias = float(np.mean([each.bias * scale for each, scale in self.seen]))
+
+
+def gather(units: list[Unit], seen: list[Sighting], tolerance: float) -> list[Unit]:
+    """Each sighting given to the unit it agrees with, or made a new one; units that turn out equal are joined."""
+    units = list(units)
+    for one in sorted(seen, key=lambda each: -int(each.shown.sum())):
+        _give(units, [(one, 1.0)], one.row, one.shown, one.bias, tolerance)
+    while True:
+        joined: list[Unit] = []
+        for unit in sorted(units, key=lambda each: -int(each.shown.sum())):
+            _give(joined, unit.seen, unit.row, unit.shown, unit.bias, tolerance, unit.aimed)
+        if len(joined) == len(units):
+            return joined
+        units = joined
+
+
+def _give(
+    units: list[Unit],
+    seen: list[tuple[Sighting, float]],
+    row: Array,
+    shown: Mask,
+    bias: float,
+    tolerance: float,
+    aimed: int = 0,
+) -> None:
+    factors = _factors(units, row, shown, bias, tolerance)
+    matches = np.flatnonzero(factors)
+    if matches.size:
+        unit, factor = units[int(matches[0])], float(factors[matches[0]])
+    else:
+        unit, factor = Unit(row, shown, bias, aimed=aimed), 1.0
+        units.append(unit)
+    for one, scale in seen:
+        unit.absorb(one, scale * factor)
+
+
+def _factors(units: list[Unit], row: Array, shown: Mask, bias: float, tolerance: float) -> Array:
+    """By what row and bias must be multiplied to agree with each unit; 0 where they do not."""
+    if not units:
+        return np.zeros(0)
+    common = np.array([unit.shown for unit in units]) & shown
+    rows = np.array([unit.row for unit in units]) * common
+    biases = np.array([unit.bias for unit in units])
+    its = row * common
+    factors = (rows @ row + biases * bias) / np.maximum((its**2).sum(axis=1) + bias**2, 1e-300)
+    size = np.linalg.norm(rows, axis=1)
+    # The bias may be large against the row: both must agree by themselves.
+    agree = np.linalg.norm(rows - factors[:, None] * its, axis=1) <= tolerance * size
+    agree &= np.abs(biases - factors * bias) <= tolerance * (size + np.abs(biases))
+    agree &= common.sum(axis=1) >= min(_LEAST, len(row))
+    return np.where(agree, factors, 0.0)
+
+
+def crossings(
+    layers: Layers, book: Book, rows: Array, biases: Array, tolerance: float
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """For each unit: at how many steps it changes sides and must show, and at how many of these it does.
+
+    A unit of the next layer shows wherever it is crossed, unless the layers above are off altogether, so that the
+    gradient is zero. One of a deeper layer, whose row on these features holds in one region only, does not.
+    """
+    steps = book.steps()
+    signals = layers.features(book.points) @ rows.T + biases
+    left, right = signals[steps.left], signals[steps.right]
+    crossed = left * right < 0
+    share = left / np.where(crossed, left - right, 1.0)
+    # Steps may be so short that rounding moves a share.
+    lengths = np.linalg.norm(book.points[steps.right] - book.points[steps.left], axis=1)
+    sizes = 1 + np.linalg.norm(book.points[steps.left], axis=1)
+    allowed = tolerance * np.maximum(1.0, 1e-3 * sizes / np.maximum(lengths, 1e-300))
+    shown = crossed & (np.abs(share - steps.share[:, None]) <= allowed[:, None])
+    alive = np.abs(book.jacobians).max(axis=(1, 2), initial=0) > 0
+    must_show = (alive[steps.left] & alive[steps.right])[:, None]
+    return (shown | (crossed & must_show)).sum(axis=0), shown.sum(axis=0)

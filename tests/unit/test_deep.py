@@ -1,0 +1,106 @@
+"""Deep: networks with several hidden layers, met at fresh points."""
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from problems import Capped, Counting, error, network
+
+RECOVERED = rl.Outcome.RECOVERED
+
+
+def run(oracle: rl.Oracle, rng: int = 0, most: int = 4000, **options: object) -> rl.Reconstruction:
+    """A run that may ask so many rows of any kind and no more."""
+    return rl.Deep(**options)(Capped(oracle, most), rng=rng)
+
+
+@pytest.mark.parametrize(
+    ("widths", "most"),
+    [
+        ((20, 10, 5, 3), 25),
+        ((40, 20, 10, 2), 10),
+        ((100, 32, 16, 10), 8),
+        ((40, 20, 10, 1), 30),
+        ((40, 20, 10, 10, 3), 40),
+    ],
+    ids=str,
+)
+def test_recovers_fresh_targets_from_few_gradients_per_unit(widths, most):
+    for seed in range(2):
+        problem = network(*widths, seed=seed)
+        result = run(problem.oracle, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-9
+        assert result.hidden == widths[1:-1]
+        assert result.spent.gradient_queries <= most * sum(widths[1:-1])
+
+
+def test_the_rows_are_the_targets_rows_up_to_length_and_order():
+    problem = network(30, 12, 6, 3, seed=3)
+    found = run(problem.oracle).parameters
+    order = []
+    for layer in range(2):
+        truth = problem.weights[layer] if layer == 0 else problem.weights[1] * scale
+        rows = truth / np.linalg.norm(truth, axis=1, keepdims=True)
+        mine = found[f"layers.{layer}.weight"][:, order] if layer else found["layers.0.weight"]
+        if layer:
+            mine = np.empty_like(mine)
+            mine[:, order] = found["layers.1.weight"]
+        mine = mine / np.linalg.norm(mine, axis=1, keepdims=True)
+        closest = mine @ rows.T
+        np.testing.assert_allclose(closest.max(axis=1), 1, atol=1e-9)
+        order = list(closest.argmax(axis=1))
+        assert sorted(order) == list(range(len(rows)))
+        scale = np.linalg.norm(problem.weights[0], axis=1)
+
+
+def test_one_hidden_layer_is_a_deep_network_too():
+    problem = network(20, 9, 3, seed=1)
+    result = run(problem.oracle)
+    assert result.outcome is RECOVERED
+    assert result.hidden == (9,)
+    assert error(result, problem) <= 1e-9
+
+
+def test_probabilities_are_enough():
+    problem = network(20, 10, 5, 3, seed=2, values="probabilities")
+    result = run(problem.oracle)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-9
+
+
+def test_units_that_are_rarely_on_are_found():
+    """One unit of the second layer is on at about one Gaussian point in a thousand."""
+    problem = network(40, 20, 10, 3, seed=5)
+    biases = [b.copy() for b in problem.biases]
+    x = np.random.default_rng(0).standard_normal((20_000, 40))
+    signal = np.maximum(x @ problem.A.T + problem.b, 0) @ problem.weights[1][0]
+    biases[1][0] = -np.quantile(signal, 0.999)
+    rare = problem.changed(biases=tuple(biases))
+    result = run(rare.oracle)
+    assert result.outcome is RECOVERED
+    assert error(result, rare) <= 1e-9
+    assert result.hidden == (20, 10)
+
+
+def test_it_counts_every_row_and_repeats_none():
+    counting = Counting(network(40, 20, 10, 2, seed=0).oracle)
+    spent = rl.Deep()(counting, rng=0).spent
+    assert (spent.gradient_queries, spent.value_queries) == (counting.gradient_queries, counting.value_queries)
+    assert counting.repeated == 0
+
+
+def test_a_smooth_target_is_refused():
+    problem = network(12, 9, 6, 3, activation="softplus")
+    assert run(problem.oracle).outcome is rl.Outcome.NOT_PIECEWISE_LINEAR
+
+
+@pytest.mark.parametrize("options", [{"limit": 1}, {"points": 0}])
+def test_settings_that_cannot_work_are_misuse(options):
+    with pytest.raises(rl.MisuseError, match="Deep: expected"):
+        rl.Deep(**options)
+
+
+def test_values_alone_are_misuse():
+    with pytest.raises(rl.MisuseError, match="gradients of all outputs"):
+        run(network(20, 10, 5, 3, gradients="none").oracle)
