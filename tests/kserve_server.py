@@ -1,7 +1,8 @@
 """A real KServe model server with a Captum explainer: ``python kserve_server.py PORT WEIGHTS DTYPE``.
 
 WEIGHTS is an .npz file with A, b, W, c of a network with one hidden layer. Nothing here is relumine's: it is what an
-owner might run. ``:explain`` answers the gradient of every class (Saliency with abs=False), with the predictions.
+owner might run. ``:explain`` answers the gradient of every class (Saliency with abs=False), with the predictions; the
+Open Inference Protocol, which has no such verb, gets both as output tensors.
 """
 
 import sys
@@ -9,7 +10,7 @@ import sys
 import numpy as np
 import torch
 from captum.attr import Saliency
-from kserve import Model, ModelServer
+from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
 
 class Explained(Model):
@@ -28,21 +29,34 @@ class Explained(Model):
         self.ready = True
 
     async def predict(self, payload, headers=None, response_headers=None):
+        if isinstance(payload, InferRequest):
+            (tensor,) = payload.inputs
+            values, maps = self.explained(torch.tensor(tensor.as_numpy(), dtype=self.dtype))
+            outputs = [output("predictions", values), output("explanations", maps)]
+            return InferResponse(payload.id, self.name, outputs)
         with torch.no_grad():
             return {"predictions": self.module(self.inputs(payload)).numpy().tolist()}
 
     async def explain(self, payload, headers=None):
-        x = self.inputs(payload)
+        values, maps = self.explained(self.inputs(payload))
+        return {"predictions": values.tolist(), "explanations": maps.tolist()}
+
+    def explained(self, x):
         maps = [
             self.saliency.attribute(x.clone().requires_grad_(), target=k, abs=False).detach()
             for k in range(self.classes)
         ]
         with torch.no_grad():
-            values = self.module(x).numpy().tolist()
-        return {"predictions": values, "explanations": torch.stack(maps, dim=1).numpy().tolist()}
+            return self.module(x).numpy(), torch.stack(maps, dim=1).numpy()
 
     def inputs(self, payload):
         return torch.tensor(payload["instances"], dtype=self.dtype)
+
+
+def output(name, numbers):
+    tensor = InferOutput(name, list(numbers.shape), {"float32": "FP32", "float64": "FP64"}[str(numbers.dtype)])
+    tensor.set_data_from_numpy(numbers, binary_data=False)
+    return tensor
 
 
 if __name__ == "__main__":

@@ -36,6 +36,15 @@ def test_a_network_behind_kserve_is_recovered_for_hardly_more_than_here(problem,
     assert remote.spent.queries <= 1.2 * local.spent.queries
 
 
+def test_the_open_inference_protocol_gives_the_same_numbers(problem, url, tmp_path):
+    x = np.random.default_rng(0).standard_normal((3, 784))
+    answers = []
+    for address in (url, url.replace("/v1/", "/v2/")):
+        with rl.HttpOracle(address, offer=problem.offer, run=tmp_path) as oracle:
+            answers.append((oracle(x, gradients=False).values, oracle(x, gradients=True).jacobians))
+    assert all(np.array_equal(first, second) for first, second in zip(*answers, strict=True))
+
+
 def test_a_connection_that_kserve_closed_after_an_error_does_no_harm(problem, url, tmp_path):
     x = np.random.default_rng(0).standard_normal((3, 784))
     with rl.HttpOracle(url, offer=problem.offer, run=tmp_path) as oracle:

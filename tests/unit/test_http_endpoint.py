@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -15,6 +16,7 @@ from problems import two_layer
 from relumine.cli import app
 from relumine.oracle.endpoint import read_endpoint
 from relumine.oracle.protocol import found_at, protocol_of
+from relumine.serve.keys import read_keys
 from servers import ModelServer, Reply, Seen, served
 
 PROBLEM = two_layer(5, 4, 3)
@@ -95,6 +97,17 @@ def test_a_file_that_is_wrong_is_refused_with_a_reason(text, message, tmp_path):
     path.write_text(text)
     with pytest.raises(rl.TargetError, match=message):
         read_endpoint(path)
+
+
+def test_the_file_in_the_documentation_is_one(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "endpoints.md").read_text()
+    settings_file, key_file = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "endpoint.toml").write_text(settings_file)
+    (tmp_path / "keys.toml").write_text(key_file)
+    endpoint = read_endpoint(tmp_path / "endpoint.toml")
+    assert endpoint.offer.inputs == (1, 28, 28)
+    assert not protocol_of(endpoint).values_come_with_gradients
+    assert read_keys(tmp_path / "keys.toml").who("Bearer a long random text").budget == 1000
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

@@ -145,7 +145,8 @@ class OpenInferenceV2(Protocol):
             "datatype": datatype,
             "data": rows.ravel(),
         }
-        return {"inputs": [tensor], **self._endpoint.parameters}
+        # The id is optional, but KServe models that hand it back fail without one.
+        return {"id": "relumine", "inputs": [tensor], **self._endpoint.parameters}
 
     def _found(self, body: object, place: str) -> Any:
         outputs = body.get("outputs") if isinstance(body, dict) else None
