@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.oracle.metered import Metered
@@ -29,6 +30,7 @@ class _Progress:
     numbers: int = 0  # numbers known of the layer's rows
     tried: int = 0  # units with which the layer was taken for complete
     along: Array | None = None  # where to look next
+    suspects: NDArray[np.intp] | None = None  # answered points at which a unit of this layer is on that is missing
 
 
 class Growth:
@@ -71,9 +73,11 @@ class Growth:
             if turned is None:
                 continue
             progress.tried = len(rows)
-            network = self._grow(self._behind(stage.layers, *turned))
+            behind = self._behind(stage.layers, *turned)
+            network = self._grow(behind)
             if network is not None:
                 return network
+            progress.suspects, progress.stuck = behind.back.unexplained, 0
             if not len(stage.layers):  # its coordinates have changed
                 stage = NextLayer(stage.layers, self.search, self.same)
         return None
@@ -85,7 +89,7 @@ class Growth:
             while self.search.book.lines < _LINES:
                 stage.explore()
             if progress.effort:
-                stage.explore(progress.along)
+                stage.explore(progress.along, progress.suspects)
             stage.prove()
             if progress.effort:
                 stage.aim(self.leads, bold=progress.stuck >= _PATIENCE - 1)
@@ -121,10 +125,10 @@ class Growth:
 
     def _complete(self, stage: NextLayer, rows: Array, progress: _Progress) -> bool:
         """Whether these are all units of the layer, as far as can be told."""
-        rest = stage.back.missing(rows)
-        if rest is None:
+        missing = stage.back.missing(rows)
+        if missing is None:
             return progress.stuck >= _PATIENCE
-        return not len(rest) and len(stage.layers) + 1 < _DEPTH
+        return not len(missing.wrong) and len(stage.layers) + 1 < _DEPTH
 
     def _behind(self, layers: Layers, rows: Array, biases: Array) -> NextLayer:
         """The search for the layer behind this one."""

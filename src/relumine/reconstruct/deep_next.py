@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.deep_cells import JUST_ON, views
+from relumine.reconstruct.deep_cells import JUST_ON, Cell, views
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_pullback import PulledBack
 from relumine.reconstruct.deep_search import Search
@@ -16,6 +16,10 @@ _SHOWS = 0.75
 _ACROSS = 1e-2
 # A region is searched within this distance of the origin in every coordinate.
 _REACH = 4.0
+# Of so many points the closest is connected with one at which a missing unit is on.
+_OTHERS = 20
+# What may be of a deeper layer is aimed at by so many stretches at once.
+_BOLD = 12
 # So many times a unit is aimed at.
 _PATIENCE = 4
 
@@ -47,7 +51,7 @@ class NextLayer:
     @property
     def numbers(self) -> int:
         """How many numbers are known of the rows of units that were seen on several lines."""
-        return sum(int(unit.shown.sum()) for unit in self.units if len({one.line for one, _ in unit.seen}) > 1)
+        return sum(int(unit.shown.sum()) for unit in self.units if len(unit.lines) > 1)
 
     def proved(self) -> tuple[Array, Array]:
         """Rows and biases of the units that are complete and were seen wherever they had to show, twice at least.
@@ -71,20 +75,34 @@ class NextLayer:
 
     # -- asking
 
-    def explore(self, along: Array | None = None) -> None:
-        """Ask where something new may show: along this direction of the features, if given."""
-        rng = self.search.rng
+    def explore(self, along: Array | None = None, suspects: NDArray[np.intp] | None = None) -> None:
+        """Ask where something new may show.
+
+        along:    a direction of the features in which it may lie
+        suspects: answered points at which a missing unit is known to be on
+        """
         self._explored += 1
         if not self._views:
             self.search.whole_line()
             return
-        # The first region shows most, so every second question is asked there.
         turn, other = divmod(self._explored, 2)
-        cell = self._views[0 if other else turn % len(self._views)]
-        if along is None and self._explored % 4 == 1:
-            rest = self.back.missing(self.proved()[0])
-            # Along this direction the units that are known do not change, and the missing ones do.
-            along = np.linalg.svd(rest)[2][0] if rest is not None and len(rest) else None
+        if other:
+            self._connect(along, self._views[0])  # it shows most
+        elif suspects is not None and len(suspects):
+            self._bridge(suspects, np.setdiff1d(np.arange(self.search.book.count), suspects))
+        else:
+            missing = self.back.missing(self.proved()[0])
+            if missing is None or not len(missing.wrong) or turn % 3 == 0:
+                self._connect(along, self._views[turn % len(self._views)])
+            elif len(missing.right) and turn % 3 == 1:
+                self._bridge(missing.wrong, missing.right)
+            else:
+                # In this direction the units that are known do not change, and the missing ones do.
+                self._connect(np.linalg.svd(missing.rest)[2][0], self._views[0])
+
+    def _connect(self, along: Array | None, cell: Cell) -> None:
+        """Search between two points of a region: any two, or those that lie furthest along some direction."""
+        rng = self.search.rng
         if along is None:
             ends = cell.inside(rng), cell.inside(rng)
         else:
@@ -92,6 +110,18 @@ class NextLayer:
             ends = cell.extreme(along + blur[0]), cell.extreme(blur[1] - along)
         if ends[0] is not None and ends[1] is not None:
             self.search.stretch(ends[0], ends[1])
+
+    def _bridge(self, wrong: NDArray[np.intp], right: NDArray[np.intp]) -> None:
+        """Search between a point at which a missing unit is on and the closest one of some at which it is off."""
+        rng, points = self.search.rng, self.search.book.points
+        if not len(right):
+            return
+        start = points[rng.choice(wrong)]
+        others = points[rng.choice(right, min(_OTHERS, len(right)), replace=False)]
+        stop = others[int(np.argmin(np.linalg.norm(others - start, axis=1)))]
+        # Both have been asked before: go a little further, which shows nothing less.
+        beyond = rng.uniform(0.001, 0.01, 2)
+        self.search.stretch(start + beyond[0] * (start - stop), stop + beyond[1] * (stop - start))
 
     def prove(self) -> None:
         """See units that were seen once at another place: those of the next layer show there, deeper ones do not."""
@@ -109,11 +139,13 @@ class NextLayer:
         What was seen on one line only may be of a deeper layer: unless ``bold``, it is left alone if it is no lead.
         """
         self.update()
-        for unit in sorted(self.units, key=lambda each: -len(each.seen)):
-            lines = {one.line for one, _ in unit.seen}
-            worth = bold or len(lines) > 1 or any(one.step in leads for one, _ in unit.seen)
-            if self._views and not unit.complete and worth and unit.aimed < _PATIENCE:
-                unit.aimed += self._across(unit)
+        open_ = [unit for unit in self.units if not unit.complete and unit.aimed < _PATIENCE] if self._views else []
+        worth = [unit for unit in open_ if len(unit.lines) > 1 or any(one.step in leads for one, _ in unit.seen)]
+        if bold:
+            others = [unit for unit in open_ if unit not in worth]
+            worth += sorted(others, key=lambda unit: (unit.aimed, -int(unit.shown.sum())))[:_BOLD]
+        for unit in worth:
+            unit.aimed += self._across(unit)
 
     def _across(self, unit: Unit) -> bool:
         """A short stretch across the unit's boundary, where it shows most that is not known; False without a place."""

@@ -4,6 +4,7 @@ Where the known layers are right, every gradient is a combination of the slopes 
 are the gradient by these features, and it is a combination of the next layer's rows: of those units that are on.
 """
 
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 
@@ -18,6 +19,15 @@ from relumine.reconstruct.deep_layers import CLEAR, Layers, Mask
 _WAYS = 600
 # There so many answers of a region are heard, and so many are enough to turn a unit.
 _VOTES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Missing:
+    """Gradients by the features less what is explained, the answered points where something is left, and the others."""
+
+    rest: Array
+    wrong: NDArray[np.intp]
+    right: NDArray[np.intp]
 
 
 class PulledBack:
@@ -60,32 +70,35 @@ class PulledBack:
     def _usable(self) -> tuple[Array, Array, Mask]:
         """Features, gradients and masks where the known layers can be trusted."""
         self.update()
-        use = np.array(self._clear) & ~np.array(self._unexplained)
+        use = self._trusted
         points = self.book.points[use]
         return self.layers.features(points), np.array(self._gradients)[use], self.layers.on(points)
 
-    def missing(self, rows: Array) -> Array | None:
-        """Gradients by the features that no combination of these rows explains, each of length one at most.
+    @property
+    def _trusted(self) -> Mask:
+        return np.asarray(np.array(self._clear) & ~np.array(self._unexplained))
 
-        None where that cannot be told, because nowhere more features are on than there are rows.
-        """
+    def missing(self, rows: Array) -> "Missing | None":
+        """What no combination of these rows explains; None if nowhere more features are on than there are rows."""
         _, gradients, on = self._usable()
         width = on.shape[1]
+        places = np.flatnonzero(self._trusted)
         if len(rows) >= width and np.linalg.matrix_rank(rows, tol=1e-5) == width:
-            return np.empty((0, width))
+            return Missing(np.empty((0, width)), places[:0], places)
         groups = [(mask, at) for mask, at in _by_mask(on) if mask.sum() > len(rows)]
         if not groups:
             return None
-        found = []
+        rest = np.zeros(gradients.shape)
         for mask, at in groups:
             basis = np.linalg.svd(rows[:, mask], full_matrices=False)[2]
             here = gradients[at][:, :, mask]
             sizes = np.linalg.norm(here, axis=(1, 2), keepdims=True)
-            rest = np.zeros((len(at), *gradients.shape[1:]))
-            rest[:, :, mask] = (here - here @ basis.T @ basis) / np.where(sizes > 0, sizes, 1.0)
-            found.append(rest.reshape(-1, width))
-        left: Array = np.concatenate(found)
-        return np.asarray(left[np.linalg.norm(left, axis=1) > 10 * self.same])
+            left = np.zeros((len(at), *gradients.shape[1:]))
+            left[:, :, mask] = (here - here @ basis.T @ basis) / np.where(sizes > 0, sizes, 1.0)
+            rest[at] = left
+        tell = np.concatenate([at for _, at in groups])
+        wrong = np.linalg.norm(rest[tell], axis=2).max(axis=1) > 10 * self.same
+        return Missing(rest[tell[wrong]].reshape(-1, width), places[tell[wrong]], places[tell[~wrong]])
 
     def turned(self, rows: Array, biases: Array) -> tuple[Array, Array] | None:
         """Rows turned so that a unit is on where it takes part in the gradient; None where that cannot be told."""

@@ -82,6 +82,11 @@ class Unit:
         return bool(self.shown.all())
 
     @property
+    def lines(self) -> set[int]:
+        """The lines on which it was seen."""
+        return {one.line for one, _ in self.seen}
+
+    @property
     def plane(self) -> tuple[Array, float]:
         """Row and bias, the row of length one."""
         size = float(np.linalg.norm(self.row))
