@@ -293,7 +293,8 @@ def serve(
         from relumine.targets import load_target
 
         keys = read_keys(key_file, budget=budget)
-        oracle = load_target(model, input_shape=_parsed_shape(input_shape), factory=factory)
+        values = None if of == "logits" else of  # what most models answer, if they do not say
+        oracle = load_target(model, input_shape=_parsed_shape(input_shape), values=values, factory=factory)
         shown = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
         app = make_app(shown, name, keys=keys, limits=Limits(max_rows, max_bytes))
         listener = listen(host, port, keys)

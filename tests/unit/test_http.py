@@ -370,6 +370,19 @@ def test_a_model_that_is_exchanged_during_the_run_is_noticed(tmp_path):
         assert len(rl.Ledger(tmp_path / "ledger.sqlite")) == server.rows
 
 
+def test_a_run_says_that_the_model_was_exchanged(tmp_path):
+    """A short run, too short for a canary among 64 rows: the exchange is noticed when the next phase begins."""
+    other = two_layer(5, 4, 3, seed=9).oracle
+
+    def exchange(seen: Seen, reply: Reply) -> None:
+        if server.rows >= 12:
+            server.oracle = other
+
+    server = ModelServer(PROBLEM.oracle, exchange)
+    with served(server) as url, oracle_of(url, tmp_path) as oracle, pytest.raises(rl.ChangedError):
+        rl.TwoLayer()(oracle, rng=0)
+
+
 def test_a_model_that_was_exchanged_before_a_run_goes_on_is_noticed_before_anything_is_asked(tmp_path):
     server = ModelServer(PROBLEM.oracle)
     with served(server) as url:

@@ -288,6 +288,17 @@ def test_classes_kind_and_precision_are_as_chosen():
     assert np.allclose(top(X, gradients=True).values, expected, atol=1e-6)
 
 
+def test_a_softmax_is_not_put_behind_a_softmax():
+    ended = torch.nn.Sequential(module(), torch.nn.Softmax(dim=1))
+    oracle = rl.TorchOracle(ended, (5,), values="probabilities")
+    expected = oracle(X, gradients=True)
+    assert np.allclose(explained(oracle, Choice(of="probabilities"))(X, gradients=True).jacobians, expected.jacobians)
+    with pytest.raises(rl.MisuseError, match="say --of real"):
+        explained(oracle, Choice(explain="absolute-gradient", of="probabilities"))
+    real = explained(oracle, Choice(explain="absolute-gradient", of="real"))
+    assert np.allclose(real(X, gradients=True).jacobians, np.abs(expected.jacobians))
+
+
 def test_other_models_show_what_they_answer():
     oracle = PROBLEM.oracle
     assert explained(oracle, Choice()) is oracle

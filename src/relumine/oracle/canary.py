@@ -27,6 +27,7 @@ class Canary:
         shape = (2, offer.dimension)
         self.rows: Array = rng.standard_normal(shape) if offer.box is None else rng.uniform(low, high, shape)
         self._known: dict[bool, Answer] = {}
+        self._phases: set[str] = set()
         self._asked = 0
         self._next = ROWS_BETWEEN
 
@@ -34,9 +35,10 @@ class Canary:
         """Whether the answer of this kind is known."""
         return gradients in self._known
 
-    def learn(self, answer: Answer, gradients: bool) -> None:
-        """Take this answer to the first input for the truth."""
+    def learn(self, answer: Answer, gradients: bool, phase: str) -> None:
+        """Take this answer to the first input, asked as a phase began, for the truth."""
         self._known[gradients] = answer
+        self._phases.add(phase)
 
     def is_known(self, answer: Answer, gradients: bool) -> bool:
         """Whether this is what was answered before."""
@@ -54,14 +56,18 @@ class Canary:
         allowed = max(_TOLERANCE[self._offer.dtype] * largest, 1.5 * _step(first))
         return bool(np.abs(first - second).max(initial=0) <= allowed)
 
-    def place(self, rows: int) -> int | None:
-        """Where among so many rows the canary goes this time, or None if it is not its turn."""
-        if self._asked + rows < self._next:
+    def place(self, rows: int, phase: str) -> int | None:
+        """Where among so many rows the canary goes this time, or None if it is not its turn.
+
+        It is when a phase begins, so that none builds upon the answers of two models, and again and again in long ones.
+        """
+        if phase in self._phases and self._asked + rows < self._next:
             return None
         return int(np.random.default_rng((_SEED, self._asked)).integers(rows + 1))
 
-    def answered(self, rows: int) -> None:
-        """Count rows that were asked and answered."""
+    def answered(self, rows: int, phase: str) -> None:
+        """Count rows that were asked in a phase and answered."""
+        self._phases.add(phase)
         self._asked += rows
         if self._asked >= self._next:
             self._next = self._asked + ROWS_BETWEEN

@@ -218,10 +218,10 @@ class Metered:
         if self._resumed and self._has_new(rows, gradients):
             self._resumed = False
             self._require_known(canary, self._asked_anew(canary, gradients), gradients, batch=False)
-        place = canary.place(len(rows))
+        place = canary.place(len(rows), self._phase)
         asked = rows if place is None else np.insert(rows, place, canary.rows[0], axis=0)
         answer = self._answered(asked, gradients)
-        canary.answered(len(rows))
+        canary.answered(len(rows), self._phase)
         if place is None:
             return answer
         self._move_to_canary_phase(gradients)
@@ -231,9 +231,10 @@ class Metered:
 
     def _introduce(self, canary: Canary, gradients: bool) -> None:
         """Ask the canary alone, then behind another row: is the answer the same, and in its place?"""
+        phase = self._phase
         with self.phase("canary"):
             alone = self._answered(canary.rows[:1], gradients)
-            canary.learn(alone, gradients)
+            canary.learn(alone, gradients, phase)
             behind = self._answered(canary.rows[::-1], gradients)
         self._require_known(canary, _row(behind, 1), gradients, batch=True)
 

@@ -26,6 +26,7 @@ USER_AGENT = f"relumine/{__version__}"
 KEPT = "what was answered is kept: the same command goes on from there"
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
+_LONGEST_ANSWER = 256 * 2**20
 _TRY_AGAIN = (408, 425, 500, 502, 503, 504)
 _DENIED = {401: "who you are is not known there", 403: "it is forbidden to you", 451: "it is barred for legal reasons"}
 _CONNECTION_LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
@@ -65,7 +66,7 @@ class Pace:
         with self._lock:
             turn = max(time.monotonic(), self._next)
             self._next = turn + self._gap
-        stop.wait(turn - time.monotonic()) if self._gap else None
+        stop.wait(max(0.0, turn - time.monotonic()))
 
 
 class Sender:
@@ -133,7 +134,6 @@ class Sender:
     def _once(self, client: httpx.Client, url: str, content: bytes, *, again: bool) -> Any:
         with self._counted(len(content), again), _failures_named(self._endpoint.timeout):
             status, headers, answer = self._exchange(client, url, content)
-        self.traffic.received_bytes += len(answer)
         if status == 200:
             return _decoded(answer)
         self._refused(url, status, headers, answer)
@@ -141,13 +141,17 @@ class Sender:
     def _exchange(self, client: httpx.Client, url: str, content: bytes) -> tuple[int, httpx.Headers, bytes]:
         """One request. A server that sends a byte now and then is held to the timeout as well."""
         deadline = time.monotonic() + self._endpoint.timeout
-        parts = []
+        answer = bytearray()
         with client.stream("POST", url, content=content) as response:
             for part in response.iter_bytes():
-                parts.append(part)
+                answer += part
                 if time.monotonic() > deadline:
                     raise httpx.ReadTimeout("the answer took too long")
-        return response.status_code, response.headers, b"".join(parts)
+                if len(answer) > _LONGEST_ANSWER:
+                    raise BadAnswerError(f"{url}: expected an answer of a few megabytes, got more than 256; {KEPT}")
+        with self._lock:
+            self.traffic.received_bytes += len(answer)
+        return response.status_code, response.headers, bytes(answer)
 
     @contextmanager
     def _counted(self, size: int, again: bool) -> Iterator[None]:

@@ -54,6 +54,8 @@ def explained(oracle: Oracle, choice: Choice) -> Oracle:
     if choice.explain in ("gradient", "none"):
         gradients = choice.classes if choice.explain == "gradient" else "none"
         return TorchOracle(module, shape, gradients=gradients, values=choice.of)
+    if choice.of == "probabilities":
+        _require_logits(module, shape, choice)
     from relumine.explain import ExplainedOracle
 
     try:
@@ -81,6 +83,18 @@ def _in_precision(oracle: "TorchOracle", dtype: DType | None) -> "torch.nn.Modul
         return copy.deepcopy(oracle.module).to(getattr(torch, dtype))
     except Exception as error:
         raise MisuseError(f"--dtype {dtype}: this model cannot be converted: {error}") from error
+
+
+def _require_logits(module: "torch.nn.Module", shape: tuple[int, ...], choice: Choice) -> None:
+    """A softmax is put behind the module, which must not end in one of its own."""
+    from relumine.oracle.torch import TorchOracle
+
+    try:
+        TorchOracle(module, shape, gradients="none", values="logits")
+    except MisuseError as error:
+        raise MisuseError(
+            f"--explain {choice.explain} --of probabilities: expected logits, {error}; say --of real"
+        ) from error
 
 
 def _explanation(choice: Choice) -> "Explanation":
