@@ -23,6 +23,7 @@ Loss = Literal["joint", "gradient", "membership"]
 
 # Fewer held-out answers than this judge nothing.
 _FEWEST_HELD_OUT = 5
+_LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "rounding": 0}
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,10 @@ class GradientMatching:
     weight:        λ. ℓ_G is divided by the answers' mean ‖J‖², so that λ means the same for every target
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
-    steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine
+    steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine. A layer of n inputs
+                   learns at learning_rate/√n
+    rounding:      half the width of the ReLUs' round corners at first, in root mean squares of what enters them;
+                   0 fits a plain ReLU network from the start
     validation:    share of the answers held out to keep the best state; few answers are all trained on
     members:       so many students are trained from different seeds, and their logits averaged
     checkpoint:    a file; a run that is killed goes on from there to the same result
@@ -65,8 +69,9 @@ class GradientMatching:
     explanation: "Explanation | None" = None
     steps: int = 1000
     batch: int = 32
-    learning_rate: float = 1e-3
+    learning_rate: float = 0.06
     weight_decay: float = 0.0
+    rounding: float = 1.0
     validation: float = 0.1
     members: int = 1
     checkpoint: str | Path | None = field(default=None, repr=False)
@@ -116,7 +121,7 @@ class GradientMatching:
 
         like = next(members[0].parameters()).detach()
         task = matching(offer, inputs, answer, like, explanation=self.explanation, loss=self.loss, weight=self.weight)
-        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay)
+        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding)
         held_out = torch.from_numpy(self._held_out(len(inputs), rng))
         gaps = []
         for i, member in enumerate(members):
@@ -142,7 +147,7 @@ class GradientMatching:
 
 
 def _check(method: GradientMatching) -> None:
-    for name, least in (("queries", 1), ("steps", 1), ("batch", 1), ("members", 1), ("weight", 0), ("weight_decay", 0)):
+    for name, least in _LEAST.items():
         if not getattr(method, name) >= least:
             raise MisuseError(f"{name}: expected at least {least}, got {getattr(method, name)}")
     if not 0 <= method.validation < 1:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from relumine.errors import MisuseError
 from relumine.reconstruct.matching_loss import Matching
+from relumine.reconstruct.matching_smoothing import RoundCorners
 
 # Held-out answers are looked at, and checkpoints written, this often.
 _LOOKS = 20
@@ -28,6 +29,7 @@ class Schedule:
     batch: int
     learning_rate: float
     weight_decay: float
+    rounding: float
 
 
 Watch = Callable[[int, float, float | None], None]
@@ -68,8 +70,9 @@ class _Fit:
     ) -> None:
         self.student, self.task, self.held_out, self.schedule, self.rng = student, task, held_out, schedule, rng
         self.free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
-        rate, decay = schedule.learning_rate, schedule.weight_decay
-        self.optimiser = torch.optim.AdamW(student.parameters(), rate, weight_decay=decay)
+        self.optimiser = torch.optim.AdamW(
+            _groups(student, schedule.learning_rate), weight_decay=schedule.weight_decay, fused=True
+        )
         self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, schedule.steps)
         self.step = 0
         self.left = np.empty(0, dtype=np.int64)
@@ -84,7 +87,8 @@ class _Fit:
         rows = torch.from_numpy(self.left[: self.schedule.batch].copy())
         self.left = self.left[self.schedule.batch :]
         self.optimiser.zero_grad()
-        loss = self.task.estimate(self.student, rows, self.rng)
+        with RoundCorners.at(self.step / self.schedule.steps, self.schedule.rounding):
+            loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
         self.cosine.step()
@@ -140,6 +144,19 @@ class _Fit:
         self.step, self.left = state["step"], state["left"].numpy()
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.least, self.best = state["least"], state["best"]
+
+
+def _groups(student: nn.Module, rate: float) -> list[dict[str, Any]]:
+    """Each parameter with its rate: ``rate``/√n for a layer of n inputs, so that one rate suits every width.
+
+    Adam moves every weight by its rate, whatever the gradient; a sum over n inputs then moves √n to n times as much.
+    """
+    groups = []
+    for layer in student.modules():
+        own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
+        inputs = max((parameter[0].numel() for parameter in own if parameter.ndim > 1), default=0)
+        groups += [{"params": [p], "lr": rate / (inputs or p.numel() or 1) ** 0.5} for p in own]
+    return groups
 
 
 def _read(path: Path) -> dict[str, Any] | None:

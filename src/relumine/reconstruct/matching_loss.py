@@ -102,21 +102,22 @@ class Matching:
         return torch.from_numpy(drawn[:, None]).to(self.inputs)
 
     def _membership(self, values: Tensor, rows: Tensor) -> Tensor:
-        """Cross-entropy above the target's own entropy (the divergence); squared error where values are real."""
+        """Squared error where values are real numbers or logits, else the divergence from the target's answer.
+
+        Cross-entropy would throw logits away: they say more than the probabilities made of them, above all where
+        these are saturated, as at Gaussian inputs.
+        """
         wanted = self.values[rows]
-        if self.kind == "real":
+        if self.kind == "centred":
+            values = values - values.mean(1, keepdim=True)
+        if self.kind in {"real", "logits", "centred"}:
             return (values - wanted).square().sum(1).mean() / self.spread
         if values.shape[1] == 1:
-            return self._single(values, wanted)
+            return functional.binary_cross_entropy(values, wanted)
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
         p = wanted if self.kind == "probabilities" else wanted.softmax(1)
         result: Tensor = (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
         return result
-
-    def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
-        if self.kind == "probabilities":
-            return functional.binary_cross_entropy(values, wanted)
-        return functional.binary_cross_entropy_with_logits(values, wanted.sigmoid())
 
 
 def matching(
@@ -136,7 +137,7 @@ def matching(
         maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
         chosen = torch.from_numpy(_chosen(offer, answer.values).copy()).to(like)
         scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
-    spread = float(answer.values.var(axis=0).sum()) or float(np.square(answer.values).sum(axis=1).mean()) or 1.0
+    spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
         inputs=torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like),
         values=torch.from_numpy(answer.values).to(like),

@@ -1,0 +1,204 @@
+"""Learned reconstruction: what a step of gradient matching costs, and what choosing queries is worth.
+
+python benchmarks/learned.py steps           a step of gradient matching against a plain step and the naive one
+python benchmarks/learned.py queries         far-apart queries against random ones, over seeds
+python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
+
+Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries`` that are there are
+not run again.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, median, stdev
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from relumine import explain, zoo
+from relumine.oracle.base import Offer
+from relumine.reconstruct.matching_fit import Schedule, _Fit
+from relumine.reconstruct.matching_loss import matching
+from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
+
+RESULTS = Path(__file__).parent / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "learned.md"
+
+# Network, input shape: batch 32, ten classes, as the students of the experiments are trained.
+STEPS = (("conv", (1, 28, 28)), ("conv", (3, 32, 32)), ("vgg11", (3, 32, 32)), ("resnet18_small", (3, 32, 32)))
+BATCH = 32
+ROUNDS = 12
+
+CHOICES = ((Target("conv", "mnist"), (10, 30, 100)), (Target("two_layer", "mnist"), (10, 30, 100)))
+SEEDS = 8
+
+
+def steps() -> None:
+    """All kinds of steps in turn, round after round, so that a busy machine slows all alike."""
+    rows = []
+    for name, shape in STEPS:
+        kinds = _steps_of(name, shape)
+        seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for round_ in range(ROUNDS + 2):
+            for kind, step in kinds.items():
+                started = time.perf_counter()
+                step()
+                if round_ >= 2:  # the first rounds warm up
+                    seconds[kind].append(time.perf_counter() - started)
+        plain = seconds["plain"]
+        ratios = {kind: median(b / a for a, b in zip(plain, some, strict=True)) for kind, some in seconds.items()}
+        row = {"network": name, "shape": shape, "batch": BATCH, "rounds": ROUNDS, "ratio": ratios, **_where()}
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+    _write(RESULTS / "learned_steps.jsonl", rows)
+
+
+def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
+    """A plain training step, ours with and without round corners, and one that compares all ten gradients."""
+    rng = np.random.default_rng(0)
+    inputs = rng.standard_normal((BATCH, *shape))
+    target = zoo.network(name, shape, 10, 1).eval()
+    answer = explain.ExplainedOracle(target, explain.Gradient(), shape)(inputs.reshape(BATCH, -1), gradients=True)
+    offer = Offer(inputs=shape, outputs=10, values="logits", gradients="all", dtype="float32")
+    like = torch.zeros(())
+    task = matching(offer, inputs, answer, like, explanation=None, loss="joint", weight=0.1)
+
+    def fit(rounding: float) -> _Fit:
+        schedule = Schedule(10**6, BATCH, 1e-3, 0.0, rounding)
+        return _Fit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
+
+    return {
+        "plain": _plain(zoo.network(name, shape, 10, 0), task.inputs, task.values.argmax(1)),
+        "matching": fit(1.0).train_step,
+        "matching, plain ReLU": fit(0.0).train_step,
+        "naive": _naive(zoo.network(name, shape, 10, 0), task),
+    }
+
+
+def _plain(student: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Callable[[], None]:
+    student.eval()
+    optimiser = torch.optim.AdamW(student.parameters(), 1e-4, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        functional.cross_entropy(student(inputs), labels).backward()
+        optimiser.step()
+
+    return step
+
+
+def _naive(student: nn.Module, task: object) -> Callable[[], None]:
+    student.eval()
+    optimiser = torch.optim.AdamW(student.parameters(), 1e-4, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad()
+        inputs = task.inputs.clone().requires_grad_()
+        values = student(inputs)
+        gap = sum(
+            (torch.autograd.grad(values[:, k].sum(), inputs, create_graph=True)[0] - task.maps[:, k]).square().sum()
+            for k in range(values.shape[1])
+        )
+        (gap / (len(inputs) * task.scale) + 0.1 * (values - task.values).square().mean()).backward()
+        optimiser.step()
+
+    return step
+
+
+def queries() -> None:
+    """The same students, asked the same number of times at random and at far-apart inputs of the pool."""
+    study = [
+        Experiment(target, Student(target.network), budget, source=source, seed=seed)
+        for target, budgets in CHOICES
+        for budget in budgets
+        for source in ("pool", "active")
+        for seed in range(SEEDS)
+    ]
+    path = RESULTS / "learned_queries.jsonl"
+    with RunStore(path.with_suffix(".sqlite")) as store:
+        rows = run_study(study, store, LocalProcesses(), watch=lambda standing: print(standing.done, standing.total))
+    kept = [
+        {
+            "network": row.experiment.target.network,
+            "data": row.experiment.target.data,
+            "queries": row.experiment.budget,
+            "source": row.experiment.source,
+            "seed": row.experiment.seed,
+            "accuracy": row.measures.test_accuracy,
+            "agreement": row.measures.agreement,
+            **_where(),
+        }
+        for row in rows
+        if row.measures is not None
+    ]
+    _write(path, kept)
+
+
+def table() -> None:
+    """Both tables between their marks in the page."""
+    page = PAGE.read_text("utf-8")
+    for name, lines in (("steps", _steps_table()), ("queries", _queries_table())):
+        start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, rest = page.split(start)
+        page = before + start + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+    PAGE.write_text(page, "utf-8")
+
+
+def _steps_table() -> Iterable[str]:
+    yield "| network | input | matching | matching, plain ReLU | all ten gradients |"
+    yield "|---|---|---|---|---|"
+    for row in _read("learned_steps.jsonl"):
+        ratio, shape = row["ratio"], "×".join(map(str, row["shape"]))
+        numbers = [ratio["matching"], ratio["matching, plain ReLU"], ratio["naive"]]
+        yield f"| {row['network']} | {shape} | " + " | ".join(f"{number:.2f}x" for number in numbers) + " |"
+
+
+def _queries_table() -> Iterable[str]:
+    rows = _read("learned_queries.jsonl")
+    yield "| network | queries | random | far apart | difference, ± its standard error | seeds |"
+    yield "|---|---|---|---|---|---|"
+    for network, count in dict.fromkeys((row["network"], row["queries"]) for row in rows):
+        here = [row for row in rows if (row["network"], row["queries"]) == (network, count)]
+        some = {
+            source: {r["seed"]: r["agreement"] for r in here if r["source"] == source} for source in ("pool", "active")
+        }
+        seeds = sorted(some["pool"].keys() & some["active"].keys())
+        gains = [100 * (some["active"][seed] - some["pool"][seed]) for seed in seeds]
+        means = [100 * fmean(some[source][seed] for seed in seeds) for source in ("pool", "active")]
+        gain = f"{fmean(gains):+.1f} ± {stdev(gains) / len(gains) ** 0.5:.1f}"
+        yield f"| {network} | {count} | {means[0]:.1f} % | {means[1]:.1f} % | {gain} | {len(seeds)} |"
+
+
+def _where() -> dict[str, object]:
+    return {
+        "torch": version("torch"),
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+    }
+
+
+def _read(name: str) -> list[dict]:
+    return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
+
+
+def _write(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", nargs="?", choices=["steps", "queries"])
+    parser.add_argument("--table", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.part:
+        {"steps": steps, "queries": queries}[chosen.part]()
+    if chosen.table:
+        table()
