@@ -1,9 +1,8 @@
 """The paper's networks, for any input shape and any number of classes.
 
-The paper names the networks and gives no widths: those below are ours. Every network returns logits. Batch norm is
-where the architecture has it by definition (ResNet-18) and nowhere else: VGG11 is the network of its authors, without,
-so that it is the same function in training and in use, and each input's gradient depends on that input alone. Use a
-ResNet-18 in eval mode, in which its batch norm is an affine map; all networks here are then piecewise linear.
+The paper names the networks and gives no widths: those below are ours. Every network returns logits. VGG11 and
+ResNet-18 have batch norm; use them in eval mode, in which it is an affine map. All networks here are then piecewise
+linear, and each input's gradient depends on that input alone.
 """
 
 import inspect
@@ -60,7 +59,7 @@ def _two_layer(shape: tuple[int, ...], classes: int, hidden: int = 256) -> nn.Mo
 
 
 def _conv(
-    shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (16, 32), kernel: int = 3, hidden: int = 128
+    shape: tuple[int, ...], classes: int, channels: tuple[int, int] = (8, 16), kernel: int = 3, hidden: int = 64
 ) -> nn.Module:
     """Two convolutions, each followed by a max-pool, then two dense layers."""
     first, second = channels
@@ -80,12 +79,12 @@ def _conv(
 
 
 def _vgg11(shape: tuple[int, ...], classes: int, width: int = 64) -> nn.Module:
-    """VGG11 for 32×32 images: eight convolutions, five max-pools, one dense layer; without batch norm."""
+    """VGG11 for 32×32 images: eight convolutions with batch norm, five max-pools, one dense layer."""
     layers: list[nn.Module] = []
     channels = shape[0]
     for part in _VGG11:
         if isinstance(part, int):
-            layers += [nn.Conv2d(channels, part * width, 3, padding=1), nn.ReLU()]
+            layers += [_convolution(channels, part * width, 1), nn.BatchNorm2d(part * width), nn.ReLU()]
             channels = part * width
         else:
             layers.append(_pool())
@@ -140,12 +139,10 @@ def _pool() -> nn.Module:
 
 
 def _scaled(module: nn.Module) -> nn.Module:
-    """He initialisation: with torch's own the signal of eight ReLU layers without batch norm fades away."""
+    """He initialisation: with torch's own the signal fades away in a student, whose batch norm stands still."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            if layer.bias is not None:
-                nn.init.zeros_(layer.bias)
     return module
 
 
