@@ -204,6 +204,9 @@ def reproduce(
     scale: Annotated[
         Scale, typer.Option(help="smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
     ] = "smoke",
+    panel: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only panels whose name, such as 'mnist conv', has this in it.")
+    ] = "",
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Where results go and are resumed; reproduced/SCALE if not given."),
@@ -232,7 +235,8 @@ def reproduce(
         from relumine.study.screen import show_claims
 
         folder = out or Path("reproduced") / scale
-        result = reproduced(figure, scale, folder, engine_named(engine, workers, address), Console(stderr=True))
+        chosen = engine_named(engine, workers, address)
+        result = reproduced(figure, scale, folder, chosen, Console(stderr=True), only=panel)
         show_claims(Console(), result.claims, result.faithful)
         print(f"wrote {result.page}")
         if result.failures:

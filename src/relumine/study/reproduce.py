@@ -36,19 +36,27 @@ class Reproduced:
     failures: list[str]
 
 
-def reproduce(name: str, scale_name: str, out: Path, engine: Engine, console: "Console") -> Reproduced:
-    """Reproduce the figure of this name, or "all".
+def reproduce(
+    name: str, scale_name: str, out: Path, engine: Engine, console: "Console", *, only: str = ""
+) -> Reproduced:
+    """Reproduce the figure of this name, or "all"; of it ``only`` panels whose name has this in it ("mnist conv").
 
     ``out`` gets the run store, one JSON-lines file and drawing per figure, and a page about all figures that were run
     there. Rows are written as they come; the same call goes on after an interruption.
     """
     scale = scale_named(scale_name)
     figures = [figure(each, scale) for each in _chosen(name)]
+    experiments = {e.key: e for each in figures for panel in each.panels if only in panel.name for e in each.of(panel)}
+    shown = [
+        _maps_wanted(scale, *each) for each in SALIENCY if name in ("all", "smoothgrad") and only in " ".join(each)
+    ]
+    if not shown and not experiments:
+        raise MisuseError(f"panel: none of {name!r} has {only!r} in its name; expected for instance 'mnist conv'")
     with _opened(out) as store:
         try:
-            failures = _run(figures, store, engine, out, console)
-            if any(each.name == "smoothgrad" for each in figures):
-                failures += _draw_saliency(scale, engine, out, console)
+            failures = _run([*experiments.values()], figures, store, engine, out, console)
+            if shown:
+                failures += _draw_saliency(shown, engine, out, console)
         except KeyboardInterrupt:
             kept = f"{len(store.finished()):,} rows are kept in {store.path}; the same command goes on from there."
             console.print(kept, highlight=False, soft_wrap=True)
@@ -83,10 +91,16 @@ def _opened(out: Path) -> RunStore:
     return RunStore(out / "rows.sqlite")
 
 
-def _run(figures: Sequence[Figure], store: RunStore, engine: Engine, out: Path, console: "Console") -> list[str]:
-    """Run what is missing; what failed."""
-    experiments = {e.key: e for each in figures for e in each.experiments}
-    _announce([*experiments.values()], store, engine, console)
+def _run(
+    experiments: list[Experiment],
+    figures: Sequence[Figure],
+    store: RunStore,
+    engine: Engine,
+    out: Path,
+    console: "Console",
+) -> list[str]:
+    """Run what is missing of ``experiments``, which are in ``figures``; what failed."""
+    _announce(experiments, store, engine, console)
     keys = {each.name: {e.key for e in each.experiments} for each in figures}
     with StudyWatch(console) as screen:
 
@@ -97,7 +111,7 @@ def _run(figures: Sequence[Figure], store: RunStore, engine: Engine, out: Path, 
                 _write_rows([each for each in figures if key in keys[each.name]], store, out)
 
         scratch = out / "unfinished" if engine.shares_files else None
-        rows = run_study([*experiments.values()], store, engine, watch=watch, scratch=scratch)
+        rows = run_study(experiments, store, engine, watch=watch, scratch=scratch)
     _write_rows(figures, store, out)
     return [f"{row.experiment}: {row.error}" for row in rows if row.failed]
 
@@ -134,9 +148,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
 
 
-def _draw_saliency(scale: Scale, engine: Engine, out: Path, console: "Console") -> list[str]:
+def _draw_saliency(wanted: list[MapsWanted], engine: Engine, out: Path, console: "Console") -> list[str]:
     """Compute and draw the appendix's grids; what failed."""
-    wanted = [_maps_wanted(scale, data, network) for data, network in SALIENCY]
     for each in wanted:
         material(each.target.data, each.target.standardise)  # missing data is an error before anything starts
     material.cache_clear()
