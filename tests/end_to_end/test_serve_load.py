@@ -18,7 +18,6 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -110,7 +109,7 @@ def check_load(folder: Path, seconds: float) -> Counter[tuple[str, int]]:
 
 
 def test_it_bears_a_load_and_stops_when_asked_to(tmp_path):
-    seen = check_load(tmp_path, 3)
+    seen = check_load(tmp_path, 2)
     assert seen["load", 200] > 50
     log = (tmp_path / "server.log").read_text()
     assert log.startswith("serving http://127.0.0.1:")
@@ -118,15 +117,14 @@ def test_it_bears_a_load_and_stops_when_asked_to(tmp_path):
     assert "secret-token" not in log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_what_has_begun_is_finished_before_it_stops(number, tmp_path):
+def test_what_has_begun_is_finished_before_it_stops(tmp_path):
     with serving(tmp_path, model="slow") as (process, url):
         replies: list[httpx.Response] = []
         body = {"instances": np.ones((20, 20)).tolist()}
         thread = threading.Thread(target=lambda: replies.append(httpx.post(f"{url}:explain", json=body, timeout=60)))
         thread.start()
         time.sleep(0.3)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         thread.join()
         assert process.wait(20) == 0
     assert replies[0].status_code == 200

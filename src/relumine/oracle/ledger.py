@@ -102,10 +102,6 @@ class Ledger:
         except (TypeError, ValueError) as error:
             raise LedgerError(f"the ledger {self.path} is damaged: {error}; use an empty run folder") from error
 
-    def times(self, digest: bytes) -> int:
-        """How many answers to this question are on file."""
-        return int(self._read("SELECT COUNT(*) FROM answers WHERE question = ?", (digest,))[0][0])
-
     def append(self, questions: list[Question], inputs: Array, answer: Answer, phase: str) -> None:
         """Write answers, all or none, before anybody uses them."""
         gradients = answer.gradients

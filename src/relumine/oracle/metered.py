@@ -234,8 +234,8 @@ class Metered:
         phase = self._phase
         with self.phase("canary"):
             alone = self._answered(canary.rows[:1], gradients)
-            canary.learn(alone, gradients, phase)
             behind = self._answered(canary.rows[::-1], gradients)
+        canary.learn(alone, gradients, phase)
         self._require_known(canary, _row(behind, 1), gradients, batch=True)
 
     def _has_new(self, rows: Array, gradients: bool) -> bool:
@@ -245,16 +245,12 @@ class Metered:
         return self._ledger is not None and None in self._ledger.find(questions, self.offer)
 
     def _asked_anew(self, canary: Canary, gradients: bool) -> Answer:
-        """The canary's answer of now: put on file behind all earlier ones, and not taken from there."""
-        assert self._ledger is not None
-        self._check_budget(1)
+        """The canary's answer of now, which comes behind all that are on file."""
         row = canary.rows[:1]
-        (question,) = Asked().questions(row, gradients=gradients)
-        question = Question(question.digest, self._ledger.times(question.digest))
+        while not self._has_new(row, gradients):
+            self._asked.questions(row, gradients=gradients)
         with self.phase("canary"):
-            (part,) = self._parts(row, gradients)
-        self._ledger.append([question], row, part.answer, "canary")
-        return part.answer
+            return self._answered(row, gradients)
 
     def _require_known(self, canary: Canary, answer: Answer, gradients: bool, *, batch: bool) -> None:
         """Nothing, if the canary's answer is what it was; else find out what is wrong, and say it."""
