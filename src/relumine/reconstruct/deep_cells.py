@@ -5,6 +5,7 @@ are on show at once, and no kink of a known layer gets in the way. Regions are p
 and points in them; neither costs a query.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,28 +93,44 @@ def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
 
 def views(layers: Layers, bounds: tuple[float, float], rng: np.random.Generator) -> list[Cell]:
     """Regions that together show every feature, if that can be: the first with as many on as possible."""
-    found = [_cell(layers, bounds, None)]
+    found = [_rich_cell(layers, bounds, None)]
     for feature in range(layers.widths[-1]):
         if not any(cell.on[feature] for cell in found):
-            found.append(_cell(layers, bounds, None, prefer=feature))
-    return found + [_cell(layers, bounds, rng) for _ in range(_MORE)]
+            found.append(_rich_cell(layers, bounds, None, prefer=feature))
+    return found + [_rich_cell(layers, bounds, rng) for _ in range(_MORE)]
 
 
-def _cell(
+def cell_around(layers: Layers, point: Array, bounds: tuple[float, float], flip: int | None = None) -> Cell:
+    """The region of this point; or, if a feature is given, the one behind that feature's boundary."""
+    masks = [signal[0] > 0 for signal in layers.signals(point[None])]
+    if flip is not None:
+        masks[-1][flip] ^= True
+    return _cell(layers, bounds, lambda i, *_: masks[i])
+
+
+def _rich_cell(
     layers: Layers, bounds: tuple[float, float], rng: np.random.Generator | None, prefer: int | None = None
 ) -> Cell:
     """Layer by layer, the units that can be on together given those below: ``prefer`` above all, then at random."""
+
+    def choose(i: int, walls: Array, offsets: Array, normals: Array, signals: Array) -> Mask:
+        likes = np.ones(len(normals)) if rng is None else np.exp(2 * rng.standard_normal(len(normals)))
+        if prefer is not None and i + 1 == len(layers):
+            likes[prefer] = 100.0
+        return normals @ _most_on(walls, offsets, normals, signals, likes, bounds) + signals > 0
+
+    return _cell(layers, bounds, choose)
+
+
+def _cell(layers: Layers, bounds: tuple[float, float], choose: Callable[..., Mask]) -> Cell:
+    """The region in which those units are on that ``choose`` names layer by layer, given the walls so far."""
     d = layers.rows[0].shape[1]
     slope, start = np.eye(d), np.zeros(d)
     walls, offsets = np.empty((0, d)), np.empty(0)
     on = np.ones(d, dtype=bool)
     for i, (rows, biases) in enumerate(zip(layers.rows, layers.biases, strict=True)):
         normals, signals = rows @ slope, rows @ start + biases
-        likes = np.ones(len(rows)) if rng is None else np.exp(2 * rng.standard_normal(len(rows)))
-        if prefer is not None and i + 1 == len(layers):
-            likes[prefer] = 100.0
-        point = _most_on(walls, offsets, normals, signals, likes, bounds)
-        on = normals @ point + signals > 0
+        on = choose(i, walls, offsets, normals, signals)
         side = np.where(on, 1.0, -1.0)
         walls = np.concatenate([walls, normals * side[:, None]])
         offsets = np.concatenate([offsets, signals * side])

@@ -1,10 +1,12 @@
 """The next layer: where to ask for its units, and which of them are proved."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.deep_cells import JUST_ON, Cell, views
+from relumine.reconstruct.deep_cells import JUST_ON, Cell, cell_around, views
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_pullback import PulledBack
 from relumine.reconstruct.deep_search import Search
@@ -20,6 +22,8 @@ _REACH = 4.0
 _OTHERS = 20
 # What may be of a deeper layer is aimed at by so many stretches at once.
 _BOLD = 12
+# So many regions next to where a unit was seen are tried for a place to see it again.
+_NEIGHBOURS = 12
 # So many times a unit is aimed at.
 _PATIENCE = 4
 
@@ -35,8 +39,8 @@ class NextLayer:
         self.units: list[Unit] = []
         self._seen = 0
         self._explored = 0
-        bounds = search.offer.box or (-_REACH, _REACH)
-        self._views = views(layers, bounds, search.rng) if len(layers) else []
+        self._bounds = search.offer.box or (-_REACH, _REACH)
+        self._views = views(layers, self._bounds, search.rng) if len(layers) else []
 
     # -- what is known
 
@@ -149,10 +153,8 @@ class NextLayer:
 
     def _across(self, unit: Unit) -> bool:
         """A short stretch across the unit's boundary, where it shows most that is not known; False without a place."""
-        for cell in sorted(self._views, key=lambda each: -int((each.on & ~unit.shown).sum())):
+        for cell in self._places(unit):
             unknown = cell.on & ~unit.shown
-            if not unit.complete and not unknown.any():
-                return False
             point = cell.inside(self.search.rng, on_plane=unit.plane, small=unknown if unknown.any() else None)
             if point is not None:
                 normal = unit.plane[0] @ cell.slope
@@ -160,6 +162,18 @@ class NextLayer:
                 normal *= (_ACROSS + 4 * JUST_ON * unknown.sum()) / np.linalg.norm(normal)
                 return self.search.stretch(point - normal, point + normal)
         return False
+
+    def _places(self, unit: Unit) -> Iterator[Cell]:
+        """Regions in which the unit may show something new: those that show much, then neighbours of where it was."""
+        if unit.complete:
+            yield from self._views
+            return
+        new = [cell for cell in self._views if np.any(cell.on & ~unit.shown)]
+        yield from sorted(new, key=lambda cell: -int((cell.on & ~unit.shown).sum()))
+        rng = self.search.rng
+        for feature in rng.permutation(np.flatnonzero(~unit.shown))[:_NEIGHBOURS]:
+            one, _ = unit.seen[int(rng.integers(len(unit.seen)))]
+            yield cell_around(self.layers, one.point, self._bounds, flip=int(feature))
 
 
 def _independent(rows: Array, order: NDArray[np.intp]) -> list[int]:

@@ -40,6 +40,7 @@ class PulledBack:
         self._gradients: list[Array] = []
         self._clear: list[bool] = []
         self._unexplained: list[bool] = []
+        self._trusted: list[bool] = []  # off every known boundary, explained, and determined
 
     def update(self) -> None:
         """Take note of new answers."""
@@ -50,16 +51,24 @@ class PulledBack:
         clear = ~self.layers.explains(points, CLEAR)
         slopes, on = self.layers.feature_slopes(points), self.layers.on(points)
         for i in range(len(points)):
-            gradients = np.zeros((len(jacobians[i]), on.shape[1]))
-            if not len(self.layers):
-                gradients = jacobians[i]
-            elif on[i].any() and clear[i]:
-                used = slopes[i, on[i]]
-                gradients[:, on[i]] = np.linalg.lstsq(used.T, jacobians[i].T, rcond=1e-9)[0].T
-            rest = np.linalg.norm(gradients @ slopes[i] - jacobians[i]) if len(self.layers) else 0.0
+            gradients, unique = self._pulled(slopes[i], on[i], jacobians[i])
+            rest = float(np.linalg.norm(gradients @ slopes[i] - jacobians[i])) if len(self.layers) else 0.0
+            explained = rest <= 10 * self.same * float(np.linalg.norm(jacobians[i]))
             self._gradients.append(gradients)
             self._clear.append(bool(clear[i]))
-            self._unexplained.append(bool(clear[i] and rest > 10 * self.same * np.linalg.norm(jacobians[i])))
+            self._unexplained.append(bool(clear[i]) and not explained)
+            self._trusted.append(bool(clear[i]) and explained and unique)
+
+    def _pulled(self, slopes: Array, on: Mask, jacobian: Array) -> tuple[Array, bool]:
+        """The gradient by the features, and whether there is only one."""
+        if not len(self.layers):
+            return jacobian, True
+        gradients = np.zeros((len(jacobian), len(on)))
+        if not on.any():
+            return gradients, True
+        found, _, rank, _ = np.linalg.lstsq(slopes[on].T, jacobian.T, rcond=1e-9)
+        gradients[:, on] = found.T
+        return gradients, bool(rank == on.sum())
 
     @property
     def unexplained(self) -> NDArray[np.intp]:
@@ -70,13 +79,9 @@ class PulledBack:
     def _usable(self) -> tuple[Array, Array, Mask]:
         """Features, gradients and masks where the known layers can be trusted."""
         self.update()
-        use = self._trusted
+        use = np.array(self._trusted)
         points = self.book.points[use]
         return self.layers.features(points), np.array(self._gradients)[use], self.layers.on(points)
-
-    @property
-    def _trusted(self) -> Mask:
-        return np.asarray(np.array(self._clear) & ~np.array(self._unexplained))
 
     def missing(self, rows: Array) -> "Missing | None":
         """What no combination of these rows explains; None if nowhere more features are on than there are rows."""

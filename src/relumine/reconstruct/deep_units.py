@@ -20,13 +20,14 @@ _LEAST = 2
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """A unit's row (of length one) on the features ``shown``, its bias, and the step of which line it was seen at."""
+    """A unit's row (of length one) on the features ``shown``, its bias, and where it was seen: step, line, point."""
 
     row: Array
     shown: Mask
     bias: float
     step: int
     line: int
+    point: Array
 
 
 def sightings(layers: Layers, points: Array, steps: Steps, tolerance: float, first: int) -> list[Sighting]:
@@ -39,31 +40,30 @@ def sightings(layers: Layers, points: Array, steps: Steps, tolerance: float, fir
         everything = np.ones(points.shape[1], dtype=bool)
         offsets = -np.einsum("nd,nd->n", steps.normals[at], kinks)
         return [
-            Sighting(steps.normals[i], everything, float(offsets[j]), first + int(i), int(steps.line[i]))
+            Sighting(steps.normals[i], everything, float(offsets[j]), first + int(i), int(steps.line[i]), kinks[j])
             for j, i in enumerate(at)
         ]
     slopes, features, on = layers.feature_slopes(kinks), layers.features(kinks), layers.on(kinks)
-    seen = (
-        _sighting(slopes[i], features[i], on[i], steps.normals[k], (first + int(k), int(steps.line[k])), tolerance)
-        for i, k in enumerate(at)
-    )
-    return [one for one in seen if one is not None]
+    found = []
+    for i, k in enumerate(at):
+        back = _pulled_back(slopes[i], on[i], steps.normals[k], tolerance)
+        if back is not None:
+            place = first + int(k), int(steps.line[k]), kinks[i]
+            found.append(Sighting(back, on[i], -float(back @ features[i]), *place))
+    return found
 
 
-def _sighting(
-    slopes: Array, features: Array, on: Mask, normal: Array, place: tuple[int, int], tolerance: float
-) -> Sighting | None:
-    """None if the normal does not come from the features that are on."""
+def _pulled_back(slopes: Array, on: Mask, normal: Array, tolerance: float) -> Array | None:
+    """The row, of length one; None if the normal does not come from the features that are on, or in several ways."""
     on = on & (np.linalg.norm(slopes, axis=1) > 0)
     if not on.any() or on.sum() > len(normal):
         return None
     found, _, rank, _ = np.linalg.lstsq(slopes[on].T, normal, rcond=1e-9)
     if rank < on.sum() or float(np.linalg.norm(slopes[on].T @ found - normal)) > tolerance:
         return None
-    row = np.zeros(len(features))
-    row[on] = found
-    size = float(np.linalg.norm(found))
-    return Sighting(row / size, on, -float(found @ features[on]) / size, *place)
+    row = np.zeros(len(on))
+    row[on] = found / np.linalg.norm(found)
+    return row
 
 
 @dataclass(eq=False)
