@@ -3,6 +3,7 @@
 import atexit
 import json
 import socket
+import ssl
 import struct
 import subprocess
 import sys
@@ -80,16 +81,16 @@ class ModelServer:
 
 
 @contextmanager
-def served(server: ModelServer, port: int = 0) -> Iterator[str]:
-    """The address of a model server that runs in a thread."""
+def served(server: ModelServer, port: int = 0, certificate: Path | None = None) -> Iterator[str]:
+    """The address of a model server that runs in a thread, with TLS if there is a certificate (with its key)."""
 
     class Handler(_Handler):
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             self.say(server.reply(Seen(self.path, dict(self.headers), json.loads(content))))
 
-    with _running(Handler, port) as bound:
-        yield f"http://127.0.0.1:{bound}/v1/models/net"
+    with _running(Handler, port, certificate) as bound:
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{bound}/v1/models/net"
 
 
 def serve_for_good(server: ModelServer) -> str:
@@ -127,8 +128,12 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def _running(handler: type[BaseHTTPRequestHandler], port: int = 0) -> Iterator[int]:
+def _running(handler: type[BaseHTTPRequestHandler], port: int = 0, certificate: Path | None = None) -> Iterator[int]:
     server = _Server(("127.0.0.1", port), handler)
+    if certificate is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(certificate)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:

@@ -5,10 +5,16 @@ import signal
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,6 +173,41 @@ def test_an_explainer_elsewhere_needs_it_too(tmp_path):
 
 
 @pytest.mark.parametrize("status", [401, 403, 451])
+def signed_by_itself(folder: Path) -> Path:
+    """A certificate for 127.0.0.1 that no authority knows, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, SHA256())
+    )
+    path = folder / "server.pem"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(secret + certificate.public_bytes(Encoding.PEM))
+    return path
+
+
+def test_certificates_are_verified(tmp_path, monkeypatch):
+    certificate = signed_by_itself(tmp_path)
+    server = ModelServer(PROBLEM.oracle)
+    with served(server, certificate=certificate) as url:
+        with (
+            oracle_of(url, tmp_path) as oracle,
+            pytest.raises(rl.OracleFailedError, match="certificate is not trusted"),
+        ):
+            oracle(rows(1), gradients=False)
+        assert not server.requests
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with oracle_of(url, tmp_path) as oracle:
+            assert len(oracle(rows(1), gradients=False)) == 1
+
+
 def test_denied_access_ends_the_run_at_once(status, tmp_path):
     server = ModelServer(PROBLEM.oracle, always(status=status, body={"error": "no"}))
     with (
