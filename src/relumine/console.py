@@ -6,12 +6,13 @@ from types import TracebackType
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from relumine.oracle.http import HttpOracle
 from relumine.oracle.metered import Progress, Tally
+from relumine.reconstruct.matching import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
 # Where progress goes to a file or a pipe, a line is written at each new phase and after this many seconds.
@@ -51,6 +52,32 @@ class Watch:
 def _standing(progress: Progress) -> str:
     units = "" if progress.units is None else f", {counted(progress.units, 'unit')} found"
     return f"{progress.phase}: {asked(progress.spent)} asked{units}"
+
+
+class FittingBar:
+    """A progress bar for ``GradientMatching(…, watch=bar)``, used as a context."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._bar = Bar(*columns, console=console or Console(stderr=True))
+        self._task = self._bar.add_task("fitting", total=None)
+
+    def __enter__(self) -> "FittingBar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, fitting: Fitting) -> None:
+        which = f" {fitting.member + 1} of {fitting.members}" if fitting.members > 1 else ""
+        held_out = "" if fitting.validation is None else f", held out {fitting.validation:.2g}"
+        self._bar.update(
+            self._task,
+            description=f"student{which}: loss {fitting.loss:.2g}{held_out}",
+            completed=fitting.member * fitting.steps + fitting.step,
+            total=fitting.members * fitting.steps,
+        )
 
 
 def show(console: Console, result: Reconstruction, seconds: float, about: Sequence[tuple[str, str]] = ()) -> None:

@@ -47,7 +47,8 @@ class GradientMatching:
     queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
     source:        "gaussian", an array of inputs to draw from, or a Source such as FarthestPoints(pool)
     loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
-    weight:        λ. ℓ_G is divided by the answers' mean ‖J‖², so that λ means the same for every target
+    weight:        λ. ℓ_G is divided by the mean square of one answered gradient, ℓ_M by the variance of the answered
+                   values where these are logits or real, so that λ means the same for every target
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
     steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine. A layer of n inputs
