@@ -155,6 +155,12 @@ def _smoothgrad(sigma: Mapping[str, float]) -> Callable[[str], Access]:
 MEMBERSHIP = Curve("membership", "membership", loss="membership")
 GRADIENT = Curve("gradient", "membership + gradient")
 SMOOTHGRAD = Curve("smoothgrad", "membership + SmoothGrad", access=_smoothgrad(SIGMA))
+MEMBERSHIP_PROBABILITIES = Curve(
+    "membership probabilities",
+    "membership, probabilities",
+    loss="membership",
+    access=lambda data: Access(of="probabilities"),
+)
 TOP = Curve("top class", "top class only", access=lambda data: Access(classes="top"))
 PROBABILITIES = Curve("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
 TOP_PROBABILITY = Curve(
@@ -195,7 +201,16 @@ def figure(name: FigureName, scale: Scale) -> Figure:
         panels = tuple(_panel(scale, data, network, source="gaussian") for data, network in _NETWORKS)
         return Figure(name, "Unknown data: queries from N(0, I)", panels, (MEMBERSHIP, GRADIENT))
     if name == "access":
-        curves = (MEMBERSHIP, GRADIENT, TOP, PROBABILITIES, TOP_PROBABILITY, INTEGRATED, FAR)
+        curves = (
+            MEMBERSHIP,
+            MEMBERSHIP_PROBABILITIES,
+            GRADIENT,
+            TOP,
+            PROBABILITIES,
+            TOP_PROBABILITY,
+            INTEGRATED,
+            FAR,
+        )
         return Figure(name, "What the endpoint shows (not in the paper)", (_panel(scale, "mnist", "conv"),), curves)
     if name == "smoothgrad":
         return Figure(name, "Saliency maps by SmoothGrad", (), ())
