@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import relumine as rl
 from problems import two_layer
+from relumine.oracle.canary import Canary
 from servers import ModelServer, Reply, Seen, await_ready, free_port, served
 
 PROBLEM = two_layer(12, 20, 3, seed=3)
@@ -94,9 +95,9 @@ def run(folder: Path, kills: list[tuple[str, int]]) -> tuple[dict[str, np.ndarra
 def check_ledger(folder: Path, hits: int, asked: int) -> None:
     with sqlite3.connect(folder / "ledger.sqlite") as ledger:
         rows = ledger.execute("SELECT question, occurrence, input, gradient IS NOT NULL FROM answers").fetchall()
-        (canaries,) = ledger.execute("SELECT COUNT(*) FROM answers WHERE phase = 'canary'").fetchone()
     assert len({row[:2] for row in rows}) == len(rows)
-    assert asked <= len(rows) <= asked + canaries + len(rows) // 64 + 1
+    canaries = {row.tobytes() for row in Canary(PROBLEM.offer).rows}
+    assert len([row for row in rows if row[2] not in canaries]) == asked
     on_file = Counter(f"{'explain' if explain else 'predict'} {row.hex()}" for _, _, row, explain in rows)
     sent = Counter(receipts_in(folder))
     assert on_file <= sent

@@ -69,7 +69,7 @@ class Endpoint:
     explanation:       what the explanations are, as found by a preflight
     authorization_env: the environment variable that holds the Authorization header's value, if it is set
     authorized_by:     who allowed the test; needed for every server that is not on this machine
-    batch:             most rows in a request; fewer are sent where an answer would have more than 65,536 numbers
+    batch:             most rows in a request; fewer are sent where an answer would have more than 524,288 numbers
     concurrency:       most requests at a time
     rate:              most requests per second; None on this machine means as fast as it answers
     timeout:           seconds for one request

@@ -34,11 +34,16 @@ _CONNECTION_LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError
 
 @dataclass
 class Traffic:
-    """What went over the wire: requests sent, how many of them again, seconds until each answer was there, bytes."""
+    """What went over the wire: requests sent, how many of them again, seconds, bytes.
+
+    seconds:      until each answer had been read, summed: requests that overlap count each
+    busy_seconds: during which at least one request was on its way
+    """
 
     requests: int = 0
     repeated: int = 0
     seconds: float = 0.0
+    busy_seconds: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
 
@@ -77,6 +82,8 @@ class Sender:
         self._secret = os.environ.get(endpoint.authorization_env, "")
         self._pace = Pace(endpoint.rate)
         self._lock = threading.Lock()
+        self._flying = 0
+        self._busy_since = 0.0
         self.traffic = Traffic()
         pooled = httpx.Limits(max_connections=endpoint.concurrency, keepalive_expiry=30)
         # After a failure the other connections of the pool may be dead as well: repeat on one that is new.
@@ -156,14 +163,22 @@ class Sender:
     @contextmanager
     def _counted(self, size: int, again: bool) -> Iterator[None]:
         started = time.monotonic()
+        with self._lock:
+            self._flying += 1
+            if self._flying == 1:
+                self._busy_since = started
         try:
             yield
         finally:
             with self._lock:
+                now = time.monotonic()
+                self._flying -= 1
                 self.traffic.requests += 1
                 self.traffic.repeated += again
                 self.traffic.sent_bytes += size
-                self.traffic.seconds += time.monotonic() - started
+                self.traffic.seconds += now - started
+                if self._flying == 0:
+                    self.traffic.busy_seconds += now - self._busy_since
 
     def _refused(self, url: str, status: int, headers: httpx.Headers, answer: bytes) -> None:
         """Raise what an answer other than 200 means."""
