@@ -172,7 +172,6 @@ def test_an_explainer_elsewhere_needs_it_too(tmp_path):
         oracle_of("http://127.0.0.1:1/v1/models/net", tmp_path, explainer="http://198.51.100.7/v1/models/net")
 
 
-@pytest.mark.parametrize("status", [401, 403, 451])
 def signed_by_itself(folder: Path) -> Path:
     """A certificate for 127.0.0.1 that no authority knows, with its key."""
     key = ec.generate_private_key(ec.SECP256R1())
@@ -208,6 +207,7 @@ def test_certificates_are_verified(tmp_path, monkeypatch):
             assert len(oracle(rows(1), gradients=False)) == 1
 
 
+@pytest.mark.parametrize("status", [401, 403, 451])
 def test_denied_access_ends_the_run_at_once(status, tmp_path):
     server = ModelServer(PROBLEM.oracle, always(status=status, body={"error": "no"}))
     with (
