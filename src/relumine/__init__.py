@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from relumine.oracle.base import Answer as Answer
     from relumine.oracle.base import Offer as Offer
     from relumine.oracle.base import Oracle as Oracle
+    from relumine.oracle.divided import DividedByInput as DividedByInput
     from relumine.oracle.endpoint import Endpoint as Endpoint
+    from relumine.oracle.far import FarAway as FarAway
     from relumine.oracle.finite_difference import FiniteDifferences as FiniteDifferences
     from relumine.oracle.function import FunctionOracle as FunctionOracle
     from relumine.oracle.http import HttpOracle as HttpOracle
@@ -32,8 +34,12 @@ if TYPE_CHECKING:
     from relumine.oracle.metered import Metered as Metered
     from relumine.oracle.metered import Progress as Progress
     from relumine.oracle.metered import Spent as Spent
+    from relumine.oracle.normalised import ScaledByValues as ScaledByValues
+    from relumine.oracle.signs import SignsFromValues as SignsFromValues
     from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
     from relumine.oracle.torch import TorchOracle as TorchOracle
+    from relumine.probe.findings import Findings as Findings
+    from relumine.probe.preflight import Probe as Probe
     from relumine.reconstruct.auto import Auto as Auto
     from relumine.reconstruct.deep import Deep as Deep
     from relumine.reconstruct.linear import Linear as Linear
@@ -55,15 +61,21 @@ _HOMES = {
         "OracleFailedError QuotaError RelumineError StoreError TargetError"
     ),
     "oracle.base": "Answer Offer Oracle",
+    "oracle.divided": "DividedByInput",
     "oracle.endpoint": "Endpoint",
+    "oracle.far": "FarAway",
     "oracle.finite_difference": "FiniteDifferences",
     "oracle.function": "FunctionOracle",
     "oracle.http": "HttpOracle",
     "oracle.ledger": "Ledger",
     "oracle.link": "LogitLink",
     "oracle.metered": "Metered Progress Spent",
+    "oracle.normalised": "ScaledByValues",
+    "oracle.signs": "SignsFromValues",
     "oracle.sklearn": "SklearnOracle",
     "oracle.torch": "TorchOracle",
+    "probe.findings": "Findings",
+    "probe.preflight": "Probe",
     "reconstruct.auto": "Auto",
     "reconstruct.deep": "Deep",
     "reconstruct.linear": "Linear",

@@ -121,6 +121,33 @@ def http_oracle(dtype: str = "float64", **said: object) -> rl.HttpOracle:
     return rl.HttpOracle(serve_for_good(ModelServer(problem.oracle)), offer=problem.offer, batch=4)
 
 
+def shown(change: Callable[[np.ndarray, np.ndarray], np.ndarray], **fields: object) -> rl.FunctionOracle:
+    """An oracle whose gradients are not gradients, but what ``change`` makes of inputs and gradients."""
+    truth = two_layer(D, 9, 3, **fields).oracle
+
+    def query(x: np.ndarray, gradients: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        answer = truth(x, gradients=gradients)
+        return answer.values, change(x[:, None], answer.jacobians) if gradients else None
+
+    return rl.FunctionOracle(query, truth.offer)
+
+
+def times(x: np.ndarray, J: np.ndarray) -> np.ndarray:
+    return x * J
+
+
+def magnitude(x: np.ndarray, J: np.ndarray) -> np.ndarray:
+    return np.abs(J)
+
+
+def normalised(x: np.ndarray, J: np.ndarray) -> np.ndarray:
+    return J / np.maximum(np.abs(J).max(axis=2, keepdims=True), 1e-30)
+
+
+def normalised_magnitude(x: np.ndarray, J: np.ndarray) -> np.ndarray:
+    return np.abs(normalised(x, J))
+
+
 def in_a_ledger(oracle: rl.Oracle) -> rl.Metered:
     return rl.Metered(oracle, ledger=rl.Ledger(":memory:"))
 
@@ -201,6 +228,21 @@ SUBJECTS: dict[str, Subject] = {
     "differences, link": lambda: rl.FiniteDifferences(
         rl.LogitLink(two_layer(D, 9, 3, gradients="none", **probabilities).oracle)
     ),
+    "divided": lambda: rl.DividedByInput(shown(times)),
+    "divided, top": lambda: rl.DividedByInput(shown(times, gradients="top")),
+    "divided, float32": lambda: rl.DividedByInput(shown(times, dtype="float32")),
+    "divided, probabilities": lambda: rl.DividedByInput(shown(times, **probabilities)),
+    "signs": lambda: rl.SignsFromValues(shown(magnitude)),
+    "signs, top": lambda: rl.SignsFromValues(shown(magnitude, gradients="top")),
+    "signs, one output": lambda: rl.SignsFromValues(shown(magnitude, gradients=2)),
+    "signs, float32": lambda: rl.SignsFromValues(shown(magnitude, dtype="float32")),
+    "signs, probabilities": lambda: rl.SignsFromValues(shown(magnitude, **probabilities)),
+    "signs, squares": lambda: rl.SignsFromValues(shown(lambda x, J: J**2), power=2),
+    "scaled": lambda: rl.ScaledByValues(shown(normalised)),
+    "scaled, top": lambda: rl.ScaledByValues(shown(normalised, gradients="top")),
+    "scaled, float32": lambda: rl.ScaledByValues(shown(normalised, dtype="float32")),
+    "scaled, without signs": lambda: rl.SignsFromValues(rl.ScaledByValues(shown(normalised_magnitude), signed=False)),
+    "far away": lambda: rl.FarAway(two_layer(D, 9, 3).oracle, 8.0),
     "metered": lambda: rl.Metered(torch_oracle()),
     "metered, top": lambda: rl.Metered(two_layer(D, 9, 3, gradients="top").oracle),
     "metered, ledger": lambda: in_a_ledger(two_layer(D, 9, 3).oracle),
@@ -300,7 +342,7 @@ def test_answers_do_not_depend_on_the_batch(subject: Subject) -> None:
     assert close(together.values, np.concatenate([answer.values for answer in alone]), oracle.offer)
     if together.gradients is not None:
         # Differences of values magnify their rounding.
-        slack = 1e6 if isinstance(oracle, rl.FiniteDifferences) else 1
+        slack = 1e6 if isinstance(oracle, rl.FiniteDifferences | rl.ScaledByValues | rl.SignsFromValues) else 1
         assert close(together.gradients, np.concatenate([a.jacobians for a in alone]), oracle.offer, slack)
 
 

@@ -1,0 +1,94 @@
+"""Findings: what a preflight found out about an endpoint."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.metered import Spent
+from relumine.probe.recipes import FAR, adapted
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.result import Clone
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a preflight found out.
+
+    offer:         the offer, corrected by what was seen: values, dtype, of which outputs explanations are
+    decimals:      the answers are rounded to this many decimals; None if they are not
+    kind:          what the explanations are, in words
+    recipe:        how gradients are made of them (a name that ``adapted`` knows); None if that cannot be done
+    lost:          what cannot be known from these explanations, and what to do instead; empty if nothing
+    signed:        whether explanations have both signs
+    proportional:  whether they are the input times something (÷x); None if that could not be tested
+    complete:      whether they sum up to f(x) − f(0); None if that could not be tested
+    normalised:    whether their scale is gone
+    deterministic: whether the same question got the same explanation twice
+    one_by_one:    whether an explanation depends on the other inputs of a batch, so that each must be asked alone
+    noise:         how far two explanations of the same input differ, as a share of the largest number
+    remarks:       what a reader should know besides
+    """
+
+    offer: Offer
+    decimals: int | None
+    kind: str
+    recipe: str | None
+    lost: str
+    signed: bool | None
+    proportional: bool | None
+    complete: bool | None
+    normalised: bool | None
+    deterministic: bool
+    one_by_one: bool
+    noise: float
+    spent: Spent
+    remarks: tuple[str, ...] = ()
+
+    def adapt(self, oracle: Oracle) -> Oracle:
+        """The oracle with gradients where they can be had, and with values alone where they cannot."""
+        offer = self.offer if self.recipe is not None else replace(self.offer, gradients="none")
+        told = Told(oracle, offer, one_by_one=self.one_by_one)
+        return told if self.recipe is None else adapted(told, self.recipe)
+
+    def restored(self, clone: Clone) -> Clone:
+        """The target's own clone, of a clone that ``adapt``'s oracle led to: seen from afar, inputs were shrunk."""
+        if not (self.recipe or "").startswith("smoothed"):
+            return clone
+        if not isinstance(clone, Network):
+            raise MisuseError(f"restored: expected a network of known layers, got {type(clone).__name__}")
+        factor = FAR[self.offer.dtype]
+        first, *rest = clone.weights
+        return replace(clone, weights=(first / factor, *rest), skip=None if clone.skip is None else clone.skip / factor)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, for JSON."""
+        offer = {name: value for name, value in asdict(self.offer).items() if value is not None}
+        found = {name: value for name, value in vars(self).items() if name not in ("offer", "spent")}
+        spent = {"value_queries": self.spent.value_queries, "gradient_queries": self.spent.gradient_queries}
+        return {"offer": offer, **found, "spent": spent}
+
+
+class Told:
+    """An oracle of which more is known than it offers itself. ``one_by_one``: ask for one explanation at a time."""
+
+    def __init__(self, oracle: Oracle, offer: Offer, *, one_by_one: bool = False) -> None:
+        if offer.inputs != oracle.offer.inputs or offer.outputs != oracle.offer.outputs:
+            raise MisuseError(f"the findings are of another target: {offer} does not describe {oracle.offer}")
+        self._oracle = oracle
+        self._offer = offer
+        self._one_by_one = one_by_one
+
+    @property
+    def offer(self) -> Offer:
+        """What was found."""
+        return self._offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        if not (gradients and self._one_by_one and len(rows) > 1):
+            return self._oracle(rows, gradients=gradients)
+        answers = [self._oracle(row[None], gradients=True) for row in rows]
+        return Answer(np.concatenate([a.values for a in answers]), np.concatenate([a.jacobians for a in answers]))

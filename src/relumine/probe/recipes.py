@@ -1,0 +1,48 @@
+"""Recipes: which adapters stand between the explanations of an endpoint and the gradients that methods ask for."""
+
+from typing import Literal, get_args
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import DType, Oracle
+from relumine.oracle.divided import DividedByInput
+from relumine.oracle.far import FarAway
+from relumine.oracle.normalised import ScaledByValues
+from relumine.oracle.signs import SignsFromValues
+
+Recipe = Literal[
+    "gradient",
+    "input-times-gradient",
+    "absolute",
+    "squared",
+    "normalised",
+    "normalised-input-times-gradient",
+    "normalised-absolute",
+    "smoothed",
+    "smoothed-absolute",
+    "smoothed-squared",
+]
+
+RECIPES: tuple[Recipe, ...] = get_args(Recipe)
+
+# So far out SmoothGrad's noise, of the size of an input, is lost; the biases keep the digits that remain.
+FAR: dict[DType, float] = {"float64": 2.0**12, "float32": 2.0**8}
+
+
+def adapted(oracle: Oracle, recipe: str) -> Oracle:
+    """An oracle whose gradients are gradients, made of one whose explanations are what the recipe's name says."""
+    if recipe not in RECIPES:
+        raise MisuseError(f"explanation: expected one of {', '.join(RECIPES)}, got {recipe!r}")
+    smoothed, kind = recipe.startswith("smoothed"), recipe.removeprefix("smoothed").removeprefix("-")
+    power = 2 if kind == "squared" else 1
+    asked: Oracle = FarAway(oracle, FAR[oracle.offer.dtype], power=power) if smoothed else oracle
+    if kind == "input-times-gradient":
+        return DividedByInput(asked)
+    if kind in ("absolute", "squared"):
+        return SignsFromValues(asked, power=power)
+    if kind == "normalised":
+        return ScaledByValues(asked)
+    if kind == "normalised-input-times-gradient":
+        return ScaledByValues(DividedByInput(asked))
+    if kind == "normalised-absolute":
+        return SignsFromValues(ScaledByValues(asked, signed=False))
+    return asked
