@@ -1,7 +1,7 @@
 """Learned reconstruction: what a step of gradient matching costs, and what choosing queries is worth.
 
 python benchmarks/learned.py steps           a step of gradient matching against a plain step and the naive one
-python benchmarks/learned.py queries         far-apart queries against random ones, over seeds
+python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
 Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries`` that are there are
@@ -113,7 +113,7 @@ def _naive(student: nn.Module, task: object) -> Callable[[], None]:
 
 
 def queries() -> None:
-    """The same students, asked the same number of times at random and at far-apart inputs of the pool."""
+    """The same students, asked the same number of times at random and at medoids of the pool."""
     study = [
         Experiment(target, Student(target.network), budget, source=source, seed=seed)
         for target, budgets in CHOICES
@@ -162,7 +162,7 @@ def _steps_table() -> Iterable[str]:
 
 def _queries_table() -> Iterable[str]:
     rows = _read("learned_queries.jsonl")
-    yield "| network | queries | random | far apart | difference, ± its standard error | seeds |"
+    yield "| network | queries | random | medoids | difference, ± its standard error | seeds |"
     yield "|---|---|---|---|---|---|"
     for network, count in dict.fromkeys((row["network"], row["queries"]) for row in rows):
         here = [row for row in rows if (row["network"], row["queries"]) == (network, count)]

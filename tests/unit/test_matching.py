@@ -1,6 +1,7 @@
 """GradientMatching: a student trained on what the oracle answered."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import relumine as rl
 from problems import two_layer
 from relumine import explain
 from relumine.console import FittingBar
-from relumine.reconstruct.queries import FarthestPoints
+from relumine.reconstruct.queries import Medoids
 
 FITTED = rl.Outcome.FITTED
 
@@ -112,7 +113,7 @@ def test_held_out_answers_judge_the_student():
     assert few.evidence.verification_points == 0
 
 
-def test_farthest_points_cover_a_pool_better_than_chance():
+def test_medoids_cover_a_pool_better_than_chance():
     rng = np.random.default_rng(0)
     pool = np.concatenate([rng.normal(centre, 0.1, (200 if i == 0 else 5, 12)) for i, centre in enumerate(range(8))])
     offer = rl.Offer(inputs=(12,), outputs=3)
@@ -120,10 +121,31 @@ def test_farthest_points_cover_a_pool_better_than_chance():
     def farthest(chosen):
         return np.linalg.norm(pool[:, None] - chosen[None], axis=2).min(axis=1).max()
 
-    spread = FarthestPoints(pool).pick(offer, 8, np.random.default_rng(1))
+    spread = Medoids(pool).pick(offer, 8, np.random.default_rng(1))
     chance = np.median([farthest(pool[rng.choice(len(pool), 8, replace=False)]) for _ in range(20)])
     assert farthest(spread) < 0.5 * chance
     assert len(np.unique(spread, axis=0)) == 8
+
+
+def test_medoids_are_different_rows_even_of_a_pool_that_repeats_itself():
+    pool = np.repeat(np.arange(6.0).reshape(3, 2), 4, axis=0)
+    pool[:, 0] += np.arange(12) * 1e-9
+    offer = rl.Offer(inputs=(2,), outputs=3)
+    with warnings.catch_warnings(action="ignore"):  # scikit-learn finds fewer clusters than it was asked for
+        chosen = Medoids(pool).pick(offer, 12, np.random.default_rng(0))
+    assert len(np.unique(chosen, axis=0)) == 12
+
+
+def test_magnitudes_teach_more_than_values_alone():
+    target = student()(7)
+    oracle = explain.ExplainedOracle(target, explain.AbsoluteGradient(), (12,))
+    x = np.random.default_rng(99).standard_normal((2000, 12))
+    gaps = []
+    for loss in ("joint", "membership"):
+        method = rl.GradientMatching(student(), 40, loss=loss, explanation=explain.AbsoluteGradient(), steps=600)
+        gap = method(oracle, rng=0).predict(x) - oracle(x, gradients=False).values
+        gaps.append(np.square(gap).mean())
+    assert gaps[0] < 0.7 * gaps[1]
 
 
 @pytest.mark.parametrize(

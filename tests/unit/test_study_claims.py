@@ -180,7 +180,8 @@ def test_the_page_says_what_each_kind_of_access_costs():
         return 0.55 + 0.1 * math.log10(e.budget) - 0.5 * (e.loss == "membership") + 0.03 * (e.access.classes == "top")
 
     text = page(LAPTOP, {"access": invented("access", accuracy)}, [], {})
-    assert "Queries to reach 93.1 %: membership: never; membership + gradient: 6,457; top class only: 3,236;" in text
+    assert "Queries to reach 93.1 %: membership: never; " in text
+    assert "; membership + gradient: 6,457; top class only: 3,236;" in text
 
 
 def test_verdicts_on_stand_in_data_are_in_brackets():

@@ -23,6 +23,7 @@ Loss = Literal["joint", "gradient", "membership"]
 
 # Fewer held-out answers than this judge nothing.
 _FEWEST_HELD_OUT = 5
+_WEIGHT, _WEIGHT_WITHOUT_SIGNS = 0.1, 10.0
 _LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "rounding": 0}
 
 
@@ -45,10 +46,13 @@ class GradientMatching:
     student:       makes a module from a seed, or is the module to start from (a copy is trained). It takes n×shape
                    tensors and returns n×K logits, or n×K real numbers where the oracle's values are real.
     queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
-    source:        "gaussian", an array of inputs to draw from, or a Source such as FarthestPoints(pool)
+    source:        "gaussian", an array of inputs to draw from, or a Source such as Medoids(pool)
     loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
-    weight:        λ. ℓ_G is divided by the mean square of one answered gradient, ℓ_M by the variance of the answered
-                   values where these are logits or real, so that λ means the same for every target
+    weight:        λ; if None 0.1, or 10 where maps have lost their signs and values have to find them. ℓ_G is
+                   divided by the mean square of one answered gradient, ℓ_M by the variance of the answered values
+                   where these are logits or real, so that λ means the same for every target
+    logits_by:     how ℓ_M compares logits: "squared" error, or "cross-entropy" as in the paper, which throws away what
+                   they say beyond probabilities
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
     steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine. A layer of n inputs
@@ -66,7 +70,8 @@ class GradientMatching:
     _: KW_ONLY
     source: "str | np.ndarray | Source" = "gaussian"
     loss: Loss = "joint"
-    weight: float = 0.1
+    weight: float | None = None
+    logits_by: Literal["squared", "cross-entropy"] = "squared"
     explanation: "Explanation | None" = None
     steps: int = 1000
     batch: int = 32
@@ -121,7 +126,16 @@ class GradientMatching:
         from relumine.reconstruct.matching_student import Student
 
         like = next(members[0].parameters()).detach()
-        task = matching(offer, inputs, answer, like, explanation=self.explanation, loss=self.loss, weight=self.weight)
+        task = matching(
+            offer,
+            inputs,
+            answer,
+            like,
+            explanation=self.explanation,
+            loss=self.loss,
+            weight=self._weight(),
+            squared=self.logits_by == "squared",
+        )
         schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding)
         held_out = torch.from_numpy(self._held_out(len(inputs), rng))
         gaps = []
@@ -141,6 +155,11 @@ class GradientMatching:
         )
         return Reconstruction(clone, Outcome.FITTED, spent, evidence, repr(self))
 
+    def _weight(self) -> float:
+        if self.weight is not None:
+            return self.weight
+        return _WEIGHT if self.explanation is None or self.explanation.linear else _WEIGHT_WITHOUT_SIGNS
+
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""
         held = int(self.validation * count)
@@ -149,8 +168,10 @@ class GradientMatching:
 
 def _check(method: GradientMatching) -> None:
     for name, least in _LEAST.items():
-        if not getattr(method, name) >= least:
+        if getattr(method, name) is not None and not getattr(method, name) >= least:
             raise MisuseError(f"{name}: expected at least {least}, got {getattr(method, name)}")
+    if method.logits_by not in ("squared", "cross-entropy"):
+        raise MisuseError(f"logits_by: expected 'squared' or 'cross-entropy', got {method.logits_by!r}")
     if not 0 <= method.validation < 1:
         raise MisuseError(f"validation: expected a share in [0, 1), got {method.validation}")
     if not method.learning_rate > 0:

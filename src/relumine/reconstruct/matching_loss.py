@@ -48,6 +48,7 @@ class Matching:
     explanation: Explanation
     loss: Literal["joint", "gradient", "membership"]
     weight: float
+    squared: bool
     scale: float
     spread: float
 
@@ -102,22 +103,23 @@ class Matching:
         return torch.from_numpy(drawn[:, None]).to(self.inputs)
 
     def _membership(self, values: Tensor, rows: Tensor) -> Tensor:
-        """Squared error where values are real numbers or logits, else the divergence from the target's answer.
-
-        Cross-entropy would throw logits away: they say more than the probabilities made of them, above all where
-        these are saturated, as at Gaussian inputs.
-        """
+        """Squared error where values are real numbers or, if so wanted, logits; else cross-entropy above the least."""
         wanted = self.values[rows]
-        if self.kind == "centred":
-            values = values - values.mean(1, keepdim=True)
-        if self.kind in {"real", "logits", "centred"}:
+        if self.kind == "real" or (self.squared and self.kind in {"logits", "centred"}):
+            if self.kind == "centred":
+                values = values - values.mean(1, keepdim=True)
             return (values - wanted).square().sum(1).mean() / self.spread
         if values.shape[1] == 1:
-            return functional.binary_cross_entropy(values, wanted)
+            return self._single(values, wanted)
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
         p = wanted if self.kind == "probabilities" else wanted.softmax(1)
         result: Tensor = (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
         return result
+
+    def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
+        if self.kind == "probabilities":
+            return functional.binary_cross_entropy(values, wanted)
+        return functional.binary_cross_entropy_with_logits(values, wanted.sigmoid())
 
 
 def matching(
@@ -129,6 +131,7 @@ def matching(
     explanation: Explanation | None,
     loss: Literal["joint", "gradient", "membership"],
     weight: float,
+    squared: bool = True,
 ) -> Matching:
     """Answers as tensors of the student's precision."""
     maps = chosen = None
@@ -147,6 +150,7 @@ def matching(
         explanation=explanation or Gradient(),
         loss=loss,
         weight=weight,
+        squared=squared,
         scale=scale,
         spread=spread,
     )

@@ -9,6 +9,9 @@ import numpy as np
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer
 
+# Of the clustering: medoids hardly move later.
+_ROUNDS = 30
+
 
 @runtime_checkable
 class Source(Protocol):
@@ -57,17 +60,24 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FarthestPoints(Pool):
-    """The pool searched actively: each next input is the one farthest from all chosen so far (greedy k-centre)."""
+class Medoids(Pool):
+    """The pool's own spread: it is cut into as many clusters as there are queries, and each cluster's middle is asked.
+
+    Typical inputs that differ from each other teach more than random ones; inputs merely far apart are outliers and
+    teach less (docs/learned.md).
+    """
 
     def pick(self, offer: Offer, count: int, rng: np.random.Generator) -> Array:
-        """count different rows, spread over the pool."""
+        """count different rows: of each cluster the one nearest to its mean."""
+        from sklearn.cluster import KMeans
+
         rows = self._rows(offer, count)
-        chosen = [int(rng.integers(len(rows)))]
-        distances = np.full(len(rows), np.inf)
-        while len(chosen) < count:
-            distances = np.minimum(distances, np.linalg.norm(rows - rows[chosen[-1]], axis=1))
-            chosen.append(int(np.argmax(distances)))
+        seed = int(rng.integers(2**31))
+        distances = KMeans(count, n_init=1, max_iter=_ROUNDS, random_state=seed).fit(rows).transform(rows)
+        chosen: list[int] = []
+        for column in distances.T:
+            column[chosen] = np.inf  # where rows repeat, clusters can share their middle
+            chosen.append(int(column.argmin()))
         return rows[chosen]
 
 

@@ -93,6 +93,7 @@ class Curve:
     name: str
     label: str
     loss: Loss = "joint"
+    settings: Mapping[str, Any] = field(default_factory=dict)
     access: Callable[[str], Access] = lambda data: Access()
 
 
@@ -119,7 +120,7 @@ class Panel:
             loss=curve.loss,
             match="gradient" if curve in (SMOOTHGRAD, FAR) else "shown",
             seed=seed,
-            settings=self.plan.settings(budget),
+            settings=self.plan.settings(budget) | dict(curve.settings),
         )
 
     def experiments(self, curve: Curve) -> list[Experiment]:
@@ -152,15 +153,11 @@ def _smoothgrad(sigma: Mapping[str, float]) -> Callable[[str], Access]:
     return lambda data: Access("smoothgrad", sigma=sigma[data], samples=_SAMPLES)
 
 
-MEMBERSHIP = Curve("membership", "membership", loss="membership")
+MEMBERSHIP = Curve("membership", "membership", loss="membership", settings={"logits_by": "cross-entropy"})
+# A stronger baseline than the paper's, which compares probabilities.
+MEMBERSHIP_LOGITS = Curve("membership logits", "membership, by logits", loss="membership")
 GRADIENT = Curve("gradient", "membership + gradient")
 SMOOTHGRAD = Curve("smoothgrad", "membership + SmoothGrad", access=_smoothgrad(SIGMA))
-MEMBERSHIP_PROBABILITIES = Curve(
-    "membership probabilities",
-    "membership, probabilities",
-    loss="membership",
-    access=lambda data: Access(of="probabilities"),
-)
 TOP = Curve("top class", "top class only", access=lambda data: Access(classes="top"))
 PROBABILITIES = Curve("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
 TOP_PROBABILITY = Curve(
@@ -168,6 +165,8 @@ TOP_PROBABILITY = Curve(
 )
 INTEGRATED = Curve("integrated", "integrated gradients", access=lambda data: Access("integrated-gradients", samples=20))
 FAR = Curve("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA))
+_MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD)
+_TWO = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT)
 
 _NETWORKS = (
     ("mnist", "linear"),
@@ -193,17 +192,17 @@ def figure(name: FigureName, scale: Scale) -> Figure:
     """A figure at a scale. "smoothgrad" has no students: its maps are drawn of ``SALIENCY``."""
     if name == "main":
         panels = tuple(_panel(scale, data, network) for data, network in _NETWORKS)
-        return Figure(name, "Gradient queries versus membership queries", panels, (MEMBERSHIP, GRADIENT, SMOOTHGRAD))
+        return Figure(name, "Gradient queries versus membership queries", panels, _MAIN)
     if name == "unknown-class":
         panels = tuple(_panel(scale, data, target, student) for data, target, student in _PAIRS)
-        return Figure(name, "Unknown model class", panels, (MEMBERSHIP, GRADIENT))
+        return Figure(name, "Unknown model class", panels, _TWO)
     if name == "gaussian":
         panels = tuple(_panel(scale, data, network, source="gaussian") for data, network in _NETWORKS)
-        return Figure(name, "Unknown data: queries from N(0, I)", panels, (MEMBERSHIP, GRADIENT))
+        return Figure(name, "Unknown data: queries from N(0, I)", panels, _TWO)
     if name == "access":
         curves = (
             MEMBERSHIP,
-            MEMBERSHIP_PROBABILITIES,
+            MEMBERSHIP_LOGITS,
             GRADIENT,
             TOP,
             PROBABILITIES,

@@ -19,11 +19,14 @@ _INK, _QUIET, _FAINT = "#1f2a37", "#6b7785", "#dfe3e8"
 # Told apart by colour-blind readers, and by marker in print.
 _LOOKS = {
     "membership": ("#6b7785", "o"),
+    "membership logits": ("#a9b2bc", "h"),
     "gradient": ("#c8324a", "s"),
     "smoothgrad": ("#e08e0b", "^"),
     "top class": ("#2b6cb0", "D"),
     "probabilities": ("#7b4fa3", "v"),
     "top probability": ("#1b8a6b", "P"),
+    "integrated": ("#8a6d3b", "X"),
+    "far": ("#e08e0b", "<"),
 }
 _STYLE = {
     "font.family": "DejaVu Sans",

@@ -164,7 +164,7 @@ def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.n
 
 
 def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Source":
-    from relumine.reconstruct.queries import FarthestPoints
+    from relumine.reconstruct.queries import Medoids
 
     if experiment.source == "gaussian":
         return "gaussian"
@@ -173,7 +173,7 @@ def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Sourc
             f"budget: {experiment.budget:,} queries from a pool of {len(split.pool):,} ({experiment.target.data}); "
             "ask fewer, or use Gaussian queries"
         )
-    return split.pool if experiment.source == "pool" else FarthestPoints(split.pool)
+    return split.pool if experiment.source == "pool" else Medoids(split.pool)
 
 
 def explanation(access: Access, deviation: float) -> "Explanation":
