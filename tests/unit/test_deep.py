@@ -35,23 +35,31 @@ def test_recovers_fresh_targets_from_few_gradients_per_unit(widths, most):
         assert result.spent.gradient_queries <= most * sum(widths[1:-1])
 
 
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
 def test_the_rows_are_the_targets_rows_up_to_length_and_order():
     problem = network(30, 12, 6, 3, seed=3)
     found = run(problem.oracle).parameters
-    order = []
-    for layer in range(2):
-        truth = problem.weights[layer] if layer == 0 else problem.weights[1] * scale
-        rows = truth / np.linalg.norm(truth, axis=1, keepdims=True)
-        mine = found[f"layers.{layer}.weight"][:, order] if layer else found["layers.0.weight"]
-        if layer:
-            mine = np.empty_like(mine)
-            mine[:, order] = found["layers.1.weight"]
-        mine = mine / np.linalg.norm(mine, axis=1, keepdims=True)
-        closest = mine @ rows.T
-        np.testing.assert_allclose(closest.max(axis=1), 1, atol=1e-9)
-        order = list(closest.argmax(axis=1))
-        assert sorted(order) == list(range(len(rows)))
-        scale = np.linalg.norm(problem.weights[0], axis=1)
+    first = unit(found["layers.0.weight"]) @ unit(problem.A).T
+    order = first.argmax(axis=1)
+    np.testing.assert_allclose(first.max(axis=1), 1, atol=1e-9)
+    assert sorted(order) == list(range(12))
+    # The second layer's columns follow the first layer's order, and make up for the lengths of its rows.
+    lengths = np.linalg.norm(problem.A, axis=1)
+    second = unit(found["layers.1.weight"]) @ unit((problem.weights[1] * lengths)[:, order]).T
+    np.testing.assert_allclose(second.max(axis=1), 1, atol=1e-9)
+    assert sorted(second.argmax(axis=1)) == list(range(6))
+
+
+def test_an_unfinished_run_returns_the_layers_it_proved():
+    problem = network(40, 20, 10, 3, seed=0)
+    result = rl.Deep(limit=130)(problem.oracle, rng=0)
+    assert result.outcome is rl.Outcome.INCOMPLETE
+    assert "130 gradient queries" in result.evidence.remark
+    first = unit(result.proved.parameters["layers.0.weight"]) @ unit(problem.A).T
+    np.testing.assert_allclose(np.sort(first.max(axis=1)), 1, atol=1e-9)
 
 
 def test_one_hidden_layer_is_a_deep_network_too():

@@ -1,40 +1,105 @@
 """Auto: the simplest method that explains the target."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relumine.oracle.base import Offer, Oracle
-from relumine.oracle.metered import Spent, Tally, metered
+from relumine.oracle.base import Answer, Array, Offer, Oracle
+from relumine.oracle.metered import Metered, Spent, Tally, metered
+from relumine.reconstruct.deep import Deep
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.two_layer import TwoLayer
 from relumine.reconstruct.values import TwoLayerFromValues
 
+# What no other method would change; what rules out the exact methods that follow.
+_FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)
+_HOPELESS = (Outcome.NOT_PIECEWISE_LINEAR, Outcome.SATURATED)
+_STUDENT_NEXT = "no exact method applies; a student learns from the same answers: Auto(student=GradientMatching(…))"
+
 
 @dataclass(frozen=True)
 class Auto:
-    """A linear model first, which costs a few queries to rule out; then one hidden layer.
+    """A linear model first, which costs a few queries to rule out; then one hidden layer, then several.
 
-    The second step uses gradients where all of them are offered, else values alone. All steps ask through one
-    meter, and ``spent`` books each phase under the name of its step. The first recovered clone is returned, or what
-    the last step said.
+    Where gradients of all outputs are offered these are used, else values alone (for one hidden layer at most). All
+    steps ask through one meter, and ``spent`` books each phase under the name of its step; several layers are searched
+    with the answers that ruled out one. The first recovered clone is returned, or what the last step said.
+
+    student: who learns what no exact method could reconstruct, e.g. GradientMatching(…)
     """
 
+    student: Reconstructor | None = None
+
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
-        meter = metered(oracle)
+        meter = _Recorder(metered(oracle))
         generator = np.random.default_rng(rng)
         phases: dict[str, Tally] = {}
         for name, method in _steps(meter.offer).items():
             before = meter.spent
             result = method(meter, generator)
             phases |= {f"{name}: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
-            if result.outcome in (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED):
+            if result.outcome in _FINAL:
+                return replace(result, spent=Spent.of(phases))
+            if result.outcome in _HOPELESS:
                 break
+        if self.student is None:
+            remark = "; ".join(filter(None, (result.evidence.remark, _STUDENT_NEXT)))
+            return replace(result, spent=Spent.of(phases), evidence=replace(result.evidence, remark=remark))
+        before = meter.spent
+        result = self.student(meter, generator)
+        phases |= {f"student: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
         return replace(result, spent=Spent.of(phases))
 
 
-def _steps(offer: Offer) -> dict[str, Reconstructor]:
+class _Recorder(Metered):
+    """A meter that keeps what was answered with gradients, and does not ask it again."""
+
+    def __init__(self, meter: Metered) -> None:
+        self._meter = meter
+        self._points: list[Array] = []
+        self._answers: list[Answer] = []
+        self._rows: dict[bytes, int] = {}
+        self.phase = meter.phase  # type: ignore[method-assign]
+        self.found = meter.found  # type: ignore[method-assign]
+
+    @property
+    def offer(self) -> Offer:
+        return self._meter.offer
+
+    @property
+    def spent(self) -> Spent:
+        return self._meter.spent
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        if not gradients or self.offer.random:
+            return self._meter(inputs, gradients=gradients)
+        keys = [np.ascontiguousarray(row).tobytes() for row in inputs]
+        new = [i for i, key in enumerate(keys) if key not in self._rows]
+        if new or not keys:
+            answer = self._meter(inputs[new], gradients=True)
+            for i, position in enumerate(new):
+                self._rows[keys[position]] = len(self._points)
+                self._points.append(inputs[position])
+                self._answers.append(Answer(answer.values[i], answer.jacobians[i]))
+        return self._joined([self._rows[key] for key in keys]) if keys else answer
+
+    def _joined(self, rows: list[int]) -> Answer:
+        values = np.array([self._answers[i].values for i in rows])
+        return Answer(values, np.array([self._answers[i].jacobians for i in rows]))
+
+    def kept(self) -> tuple[Array, Answer] | None:
+        """All points asked with gradients so far, and their answers."""
+        count = len(self._points)
+        return (np.array(self._points), self._joined(list(range(count)))) if count else None
+
+
+def _steps(offer: Offer) -> dict[str, Callable[[_Recorder, np.random.Generator], Reconstruction]]:
     if offer.gradient_rows == offer.outputs:
-        return {"linear": Linear(), "two layers": TwoLayer()}
+        return {"linear": Linear(), "two layers": TwoLayer(), "deep": _deep}
     return {"linear": Linear(), "two layers from values": TwoLayerFromValues()}
+
+
+def _deep(meter: _Recorder, rng: np.random.Generator) -> Reconstruction:
+    return Deep().after(meter.kept(), meter, rng)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.errors import BudgetError, MisuseError
-from relumine.oracle.base import Array, Oracle
+from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.deep_growth import Growth
 from relumine.reconstruct.deep_search import Search
@@ -48,6 +48,12 @@ class Deep:
             raise MisuseError(f"Deep: expected limit >= 10 and points >= 1, got {self.limit} and {self.points}")
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        return self.after(None, oracle, rng)
+
+    def after(
+        self, earlier: tuple[Array, Answer] | None, oracle: Oracle, rng: int | np.random.Generator | None = None
+    ) -> Reconstruction:
+        """The same, beginning with points and answers (with gradients) that another method has paid for."""
         offer = oracle.offer
         if offer.gradients != "all" or offer.values in ("label", "none"):
             raise MisuseError(
@@ -59,12 +65,14 @@ class Deep:
         run = _Run(self, meter, np.random.default_rng(rng))
         outcome, remark = Outcome.RECOVERED, ""
         try:
-            run.reconstruct()
+            run.reconstruct(earlier)
         except Stop as stop:
             outcome, remark = stop.outcome, stop.remark
         except BudgetError as error:
             outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
-        return Reconstruction(run.network, outcome, meter.spent.since(before), run.evidence(remark), repr(self))
+        proved = None if outcome is Outcome.RECOVERED else run.growth.proved()
+        spent = meter.spent.since(before)
+        return Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved)
 
 
 class _Run:
@@ -80,14 +88,16 @@ class _Run:
         self.network: Network | None = None
         self.gaussian = 0  # so many of the compared points are Gaussian
 
-    def reconstruct(self) -> None:
+    def reconstruct(self, earlier: tuple[Array, Answer] | None) -> None:
         """Grow a network; where it is wrong, trace what is missing, and grow again."""
         with self.meter.phase("calibrate"):
             self.search.calibrate()
+            if earlier is not None:
+                self.search.recall(*earlier)
         for _ in range(_ATTEMPTS):
             network = self.growth.network()
             if network is None:
-                raise Stop(Outcome.INCOMPLETE, f"known {self.growth.layers.widths}")
+                raise Stop(Outcome.INCOMPLETE, self.growth.report())
             self.network = network
             self._compare(network)
             wrong = np.flatnonzero(self._misses(network) > self._tolerance)
@@ -96,7 +106,7 @@ class _Run:
             with self.meter.phase("trace"):
                 for i in self._clearest(wrong)[:_TRACES]:
                     self._trace(network, self.comparison.points[i])
-        raise Stop(Outcome.NOT_VERIFIED)
+        raise Stop(Outcome.NOT_VERIFIED, f"{len(wrong)} compared points differ after {_ATTEMPTS} attempts")
 
     # -- verifying
 

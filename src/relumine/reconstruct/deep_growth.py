@@ -1,20 +1,21 @@
 """Growth: a network layer by layer, each layer finished before the next is begun, as far as answers can tell."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.oracle.metered import Metered
 from relumine.reconstruct.deep_last import assembled, last_layer
 from relumine.reconstruct.deep_layers import Layers
-from relumine.reconstruct.deep_next import NextLayer
+from relumine.reconstruct.deep_next import Hint, NextLayer
 from relumine.reconstruct.deep_search import Search
 from relumine.reconstruct.network import Network
 
-# A layer is given up after so many efforts, or after so many in a row that showed nothing new.
-_EFFORTS = 24
+# A layer is given up after so many efforts, or after so many in a row that showed nothing new; after so many something
+# else is tried.
+_EFFORTS = 72
+_FRUITLESS = 14
 _PATIENCE = 3
 _DEPTH = 10
 # With fewer whole lines no unit has been seen twice.
@@ -29,8 +30,7 @@ class _Progress:
     stuck: int = 0  # efforts in a row that showed nothing new
     numbers: int = 0  # numbers known of the layer's rows
     tried: int = 0  # units with which the layer was taken for complete
-    along: Array | None = None  # where to look next
-    suspects: NDArray[np.intp] | None = None  # answered points at which a unit of this layer is on that is missing
+    hint: Hint = field(default_factory=Hint)
 
 
 class Growth:
@@ -45,6 +45,31 @@ class Growth:
         self.layers = Layers()  # the most that was ever proved
         self.unfinished: NextLayer | None = None
 
+    def proved(self) -> Network | None:
+        """The layers that are proved, as a network whose outputs are the signals of the last; None without any."""
+        if not len(self.layers):
+            return None
+        weights = (self.search.book.outward(self.layers.rows[0]), *self.layers.rows[1:])
+        return Network(weights, self.layers.biases, self.search.offer.inputs)
+
+    def report(self) -> str:
+        """What is proved, what is missing, and what it may cost."""
+        known = " and ".join(map(str, self.layers.widths)) or "no"
+        stage = self.unfinished
+        if stage is None:
+            return "no layer was begun"
+        rows, _ = stage.proved()
+        parts = sum(not unit.complete and len(unit.lines) > 1 for unit in stage.units)
+        missing = stage.back.missing(rows)
+        left = int(np.linalg.matrix_rank(missing.rest, tol=1e-5)) if missing is not None and len(missing.wrong) else 1
+        units = sum(self.layers.widths) + len(rows)
+        more = int(np.ceil(self.search.book.count / max(units, 1) * max(left, parts)))
+        return (
+            f"proved: layers of {known} units; of layer {len(stage.layers) + 1}, {len(rows)} units are complete, "
+            f"{parts} are known in part and at least {left} missing; at the price so far that is about {more} more "
+            "gradient queries, with another seed or a higher limit"
+        )
+
     def network(self) -> Network | None:
         """The whole network, or None if some layer could not be finished."""
         return self._grow(NextLayer(Layers(), self.search, self.same))
@@ -52,7 +77,7 @@ class Growth:
     def _grow(self, stage: NextLayer) -> Network | None:
         """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""
         progress = _Progress()
-        while progress.effort < _EFFORTS:
+        while progress.effort < _EFFORTS and progress.stuck < _FRUITLESS:
             rows, biases = self._effort(stage, progress)
             if self._misses_unit(stage):
                 return None
@@ -63,10 +88,10 @@ class Growth:
             network = self._as_last(stage, rows, biases, progress)
             if network is not None:
                 return network
-            if progress.along is not None or not self._complete(stage, rows, progress):
+            if progress.hint.along is not None or not self._complete(stage, rows, progress):
                 continue
             if len(rows) == progress.tried:
-                if progress.stuck >= (_PATIENCE if len(stage.layers) else 1):
+                if progress.stuck >= self._patience(stage, progress):
                     return None
                 continue
             turned = stage.back.turned(rows, biases)
@@ -77,19 +102,26 @@ class Growth:
             network = self._grow(behind)
             if network is not None:
                 return network
-            progress.suspects, progress.stuck = behind.back.unexplained, 0
+            progress.hint.suspects, progress.stuck = behind.back.unexplained, 0
             if not len(stage.layers):  # its coordinates have changed
                 stage = NextLayer(stage.layers, self.search, self.same)
         return None
+
+    @staticmethod
+    def _patience(stage: NextLayer, progress: _Progress) -> int:
+        """How long to look for more units of a layer that seemed complete: longer if something shows that it is not."""
+        if not len(stage.layers):
+            return 1
+        return 3 * _PATIENCE if len(progress.hint.suspects) else _PATIENCE
 
     def _effort(self, stage: NextLayer, progress: _Progress) -> tuple[Array, Array]:
         """Ask once more for the next layer; what is proved of it then."""
         self.unfinished = stage
         with self.meter.phase(f"layer {len(stage.layers) + 1}"):
             while self.search.book.lines < _LINES:
-                stage.explore()
+                stage.explore(progress.hint, stuck=True)
             if progress.effort:
-                stage.explore(progress.along, progress.suspects)
+                stage.explore(progress.hint, stuck=progress.stuck >= _PATIENCE)
             stage.prove()
             if progress.effort:
                 stage.aim(self.leads, bold=progress.stuck >= _PATIENCE - 1)
@@ -111,7 +143,7 @@ class Growth:
     def _as_last(self, stage: NextLayer, rows: Array, biases: Array, progress: _Progress) -> Network | None:
         """The network with these units as its last hidden layer, if they explain all answers."""
         book, layers = self.search.book, stage.layers
-        progress.along = None
+        progress.hint.along = None
         last = last_layer(layers, rows, biases, book, self.search.rng, self.tolerance)
         if last is None:
             return None
@@ -120,7 +152,7 @@ class Growth:
         if plain or progress.stuck >= _PATIENCE or progress.effort == _EFFORTS:
             return assembled(layers, last, book, self.search.offer, 10 * self.tolerance)
         # A linear term that cannot be turned away is made by units that were on at every answered point.
-        progress.along = np.linalg.svd(term)[2][0]
+        progress.hint.along = np.linalg.svd(term)[2][0]
         return None
 
     def _complete(self, stage: NextLayer, rows: Array, progress: _Progress) -> bool:

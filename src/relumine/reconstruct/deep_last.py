@@ -8,7 +8,8 @@ from relumine.reconstruct.deep_layers import CLEAR, Layers
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.shallow import Shallow
 
-# Equations from gradients: derivatives along this many random directions at every answered point.
+# Equations from gradients: derivatives along random directions at every answered point, so many at least, and so many
+# times more equations than unknowns.
 _DIRECTIONS = 3
 
 
@@ -23,11 +24,12 @@ def last_layer(
     weight = 1 / (1 + np.linalg.norm(points, axis=1))
     system = np.hstack([np.maximum(signals, 0), features, np.ones((len(features), 1))]) * weight[:, None]
     target = values * weight[:, None]
-    directions = rng.standard_normal((points.shape[1], _DIRECTIONS))
-    directions /= np.linalg.norm(directions, axis=0)
-    moved = layers.feature_slopes(points) @ directions  # n×h×3
+    count = max(_DIRECTIONS, int(np.ceil(_DIRECTIONS * system.shape[1] / max(len(points), 1))))
+    directions = rng.standard_normal((len(points), points.shape[1], count))  # others at every point
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    moved = layers.feature_slopes(points) @ directions if len(layers) else directions  # n×h×count
     switched = (rows @ moved) * (signals > 0)[:, :, None]
-    slopes = np.concatenate([switched, moved, np.zeros((len(moved), 1, _DIRECTIONS))], axis=1)
+    slopes = np.concatenate([switched, moved, np.zeros((len(moved), 1, count))], axis=1)
     system = np.concatenate([system, slopes.transpose(0, 2, 1).reshape(-1, system.shape[1])])
     sloped = (jacobians @ directions).transpose(0, 2, 1).reshape(-1, target.shape[1])
     target = np.concatenate([target, sloped])

@@ -32,6 +32,11 @@ class Layers:
         """Units per known layer."""
         return tuple(len(biases) for biases in self.biases)
 
+    @property
+    def below(self) -> "Layers":
+        """All but the last."""
+        return Layers(self.rows[:-1], self.biases[:-1])
+
     def with_layer(self, rows: Array, biases: Array) -> "Layers":
         """One layer more."""
         return Layers((*self.rows, rows), (*self.biases, biases))

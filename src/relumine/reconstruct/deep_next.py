@@ -1,6 +1,7 @@
 """The next layer: where to ask for its units, and which of them are proved."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,14 @@ _NEIGHBOURS = 12
 _PATIENCE = 4
 
 
+@dataclass
+class Hint:
+    """Where a missing unit may be: a direction of the features, answered points at which it is on."""
+
+    along: Array | None = None
+    suspects: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+
+
 class NextLayer:
     """Finds the layer behind ``layers``."""
 
@@ -41,6 +50,8 @@ class NextLayer:
         self._explored = 0
         self._bounds = search.offer.box or (-_REACH, _REACH)
         self._views = views(layers, self._bounds, search.rng) if len(layers) else []
+        # Regions of all layers but the last are wider, and many features of the one before it are on there as well.
+        self._wide = views(layers.below, self._bounds, search.rng) if len(layers) > 1 else []
 
     # -- what is known
 
@@ -79,39 +90,41 @@ class NextLayer:
 
     # -- asking
 
-    def explore(self, along: Array | None = None, suspects: NDArray[np.intp] | None = None) -> None:
-        """Ask where something new may show.
-
-        along:    a direction of the features in which it may lie
-        suspects: answered points at which a missing unit is known to be on
-        """
+    def explore(self, hint: Hint, stuck: bool) -> None:
+        """Ask where something new may show; further afield where nothing new showed lately."""
         self._explored += 1
-        if not self._views:
-            self.search.whole_line()
-            return
         turn, other = divmod(self._explored, 2)
-        if other:
-            self._connect(along, self._views[0])  # it shows most
-        elif suspects is not None and len(suspects):
-            self._bridge(suspects, np.setdiff1d(np.arange(self.search.book.count), suspects))
+        if not self._views or (stuck and turn % 2 and not self._wide):
+            self.search.whole_line()
+        elif stuck and turn % 2:
+            self._connect(None, self._wide[turn // 2 % len(self._wide)], far=True)
+        elif other:
+            self._connect(hint.along, self._views[0])  # it shows most
+        elif len(hint.suspects):
+            self._bridge(hint.suspects, np.setdiff1d(np.arange(self.search.book.count), hint.suspects))
         else:
-            missing = self.back.missing(self.proved()[0])
-            if missing is None or not len(missing.wrong) or turn % 3 == 0:
-                self._connect(along, self._views[turn % len(self._views)])
-            elif len(missing.right) and turn % 3 == 1:
-                self._bridge(missing.wrong, missing.right)
-            else:
-                # In this direction the units that are known do not change, and the missing ones do.
-                self._connect(np.linalg.svd(missing.rest)[2][0], self._views[0])
+            self._follow_rest(hint, turn)
 
-    def _connect(self, along: Array | None, cell: Cell) -> None:
+    def _follow_rest(self, hint: Hint, turn: int) -> None:
+        """Look where gradients are not explained by the units that are proved."""
+        missing = self.back.missing(self.proved()[0])
+        if missing is None or not len(missing.wrong) or turn % 3 == 0:
+            self._connect(hint.along, self._views[turn % len(self._views)])
+        elif len(missing.right) and turn % 3 == 1:
+            self._bridge(missing.wrong, missing.right)
+        else:
+            # In this direction the units that are known do not change, and the missing ones do.
+            self._connect(np.linalg.svd(missing.rest)[2][0], self._views[0])
+
+    def _connect(self, along: Array | None, cell: Cell, far: bool = False) -> None:
         """Search between two points of a region: any two, or those that lie furthest along some direction."""
         rng = self.search.rng
-        if along is None:
+        if along is None and not far:
             ends = cell.inside(rng), cell.inside(rng)
         else:
+            along = rng.standard_normal(len(cell.on)) if along is None else along
             blur = 0.1 * rng.standard_normal((2, len(along))) / np.sqrt(len(along))
-            ends = cell.extreme(along + blur[0]), cell.extreme(blur[1] - along)
+            ends = cell.extreme(along + blur[0], rng), cell.extreme(blur[1] - along, rng)
         if ends[0] is not None and ends[1] is not None:
             self.search.stretch(ends[0], ends[1])
 

@@ -74,7 +74,7 @@ class Unit:
     shown: Mask
     bias: float
     seen: list[tuple[Sighting, float]] = field(default_factory=list)
-    aimed: int = 0
+    aimed: int = 0  # how often in vain
 
     @property
     def complete(self) -> bool:
@@ -95,6 +95,8 @@ class Unit:
     def absorb(self, one: Sighting, factor: float) -> None:
         """Learn what this sighting shows: every number is the mean over the sightings that show it."""
         self.seen.append((one, factor))
+        if np.any(one.shown & ~self.shown):
+            self.aimed = 0
         self.shown = self.shown | one.shown
         shown = np.array([each.shown for each, _ in self.seen])
         rows = np.array([each.row * scale for each, scale in self.seen])

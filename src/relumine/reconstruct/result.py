@@ -86,13 +86,18 @@ class Clone(Protocol):
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """What came out of asking: a clone (if any), the verdict, the cost and the evidence."""
+    """What came out of asking: a clone (if any), the verdict, the cost and the evidence.
+
+    ``proved`` is what an unfinished run knows for sure: the first layers, as a model whose outputs are the signals of
+    the last of them, before its relu.
+    """
 
     clone: Clone | None
     outcome: Outcome
     spent: Spent
     evidence: Evidence = field(default_factory=Evidence)
     method: str = ""
+    proved: Clone | None = None
 
     @property
     def hidden(self) -> tuple[int, ...]:
