@@ -1,0 +1,186 @@
+"""Deep networks: are they recovered, how exactly, from how many queries? And how do queries grow with depth and width?
+
+python benchmarks/deep.py                   everything that is not in benchmarks/results/ yet (about an hour)
+python benchmarks/deep.py --only networks   one experiment; --seeds N for another number of seeds
+python benchmarks/deep.py --table           write the tables and the figure of docs/deep.md from the rows
+
+Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+import deep_table
+import relumine as rl
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: the widths of a network, inputs first and outputs last, e.g. "40-20-10-2", and how it computes."""
+
+    experiment: str
+    widths: str
+    dtype: str
+    seed: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(map(int, self.widths.split("-")))
+
+
+def networks(seeds: int = 20) -> Iterator[Case]:
+    """Random networks: contracting, four layers with an equal width, one output, an expanding first layer."""
+    for widths in (
+        "20-10-5-3",
+        "40-20-10-2",
+        "80-40-20-2",
+        "100-32-16-10",
+        "40-20-10-10-3",
+        "80-40-20-1",
+        "40-20-10-10-1",
+        "784-64-32-10",
+    ):
+        for seed in range(seeds):
+            yield Case("networks", widths, "float64", seed)
+
+
+def expanding(seeds: int = 20) -> Iterator[Case]:
+    """More first-layer units than inputs."""
+    for seed in range(seeds):
+        yield Case("expanding", "10-20-20-1", "float64", seed)
+
+
+def single(seeds: int = 20) -> Iterator[Case]:
+    """A target that computes in float32."""
+    for seed in range(seeds):
+        yield Case("single", "100-32-16-10", "float32", seed)
+
+
+def depth(seeds: int = 10) -> Iterator[Case]:
+    """Width 16 from 64 inputs, one to four hidden layers (depth 2 to 5)."""
+    for hidden in range(1, 5):
+        for seed in range(seeds):
+            yield Case("depth", "-".join(["64", *["16"] * hidden, "10"]), "float64", seed)
+
+
+def width(seeds: int = 10) -> Iterator[Case]:
+    """Two hidden layers (depth 3) of equal width, from 64 inputs."""
+    for units in (8, 16, 32, 64):
+        for seed in range(seeds):
+            yield Case("width", f"64-{units}-{units}-10", "float64", seed)
+
+
+EXPERIMENTS = {each.__name__: each for each in (networks, width, depth, expanding, single)}
+
+
+class Timed:
+    """A random network that counts and times its own answers, independently of the meter."""
+
+    def __init__(self, sizes: tuple[int, ...], dtype: str, seed: int) -> None:
+        rng = np.random.default_rng([seed, *sizes])
+        self.weights, self.biases = [], []
+        for i, (wide, narrow) in enumerate(pairwise(sizes)):
+            # He's scale keeps the signal's size from layer to layer; the first layer's inputs have no ReLU before them.
+            scale = np.sqrt((2 if i else 1) / wide)
+            self.weights.append((rng.standard_normal((narrow, wide)) * scale).astype(dtype))
+            self.biases.append((rng.standard_normal(narrow) * 0.5).astype(dtype))
+        self.offer = rl.Offer((sizes[0],), sizes[-1], "real" if sizes[-1] == 1 else "logits", "all", dtype)
+        self.seconds = 0.0
+        self.queries = 0
+
+    def __call__(self, inputs: np.ndarray, *, gradients: bool) -> rl.Answer:
+        began = time.perf_counter()
+        values, masks = self.values(inputs.astype(self.offer.dtype))
+        jacobians = None
+        if gradients:
+            jacobians = np.broadcast_to(self.weights[-1], (len(inputs), *self.weights[-1].shape))
+            for weight, mask in zip(self.weights[-2::-1], masks[::-1], strict=True):
+                jacobians = (jacobians * mask[:, None, :]) @ weight
+        self.seconds += time.perf_counter() - began
+        self.queries += len(inputs)
+        return rl.Answer(values, jacobians)
+
+    def values(self, signal: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        masks = []
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            signal = signal @ weight.T + bias
+            masks.append((signal > 0).astype(signal.dtype))
+            signal = np.maximum(signal, 0)
+        return signal @ self.weights[-1].T + self.biases[-1], masks
+
+
+def run(case: Case) -> dict[str, object]:
+    """What came out of one case; the error is the largest on 10,000 Gaussian points, relative to the largest output."""
+    target = Timed(case.sizes, case.dtype, case.seed)
+    began = time.perf_counter()
+    result = rl.Deep()(target, rng=case.seed)
+    seconds = time.perf_counter() - began
+    if target.queries != result.spent.queries:
+        raise RuntimeError(f"{case}: {target.queries} rows were asked and {result.spent.queries} reported")
+    row = {
+        "outcome": result.outcome.name,
+        "hidden": result.hidden,
+        "proved": result.proved.hidden if result.proved else (),
+        "gradient_queries": result.spent.gradient_queries,
+        "value_queries": result.spent.value_queries,
+        "seconds": round(seconds, 2),
+        "oracle_seconds": round(target.seconds, 2),
+        "remark": result.evidence.remark,
+    }
+    if result.clone is not None:
+        points = np.random.default_rng([case.seed, 7]).standard_normal((10_000, case.sizes[0]))
+        truth = target.values(points.astype(case.dtype))[0].astype(np.float64)
+        row["error"] = float(f"{np.abs(result.predict(points) - truth).max() / np.abs(truth).max():.3g}")
+    return row
+
+
+def rows_of(experiment: str) -> list[dict[str, object]]:
+    """The rows on file; a line that was cut off by an interruption does not count."""
+    path = RESULTS / f"deep_{experiment}.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def run_missing(experiment: str, seeds: int | None) -> None:
+    """Run the cases that have no row yet, writing each row as it comes."""
+    done = {_key(row) for row in rows_of(experiment)}
+    make = EXPERIMENTS[experiment]
+    for case in make() if seeds is None else make(seeds):
+        if _key(asdict(case)) in done:
+            continue
+        row = asdict(case) | run(case) | {"versions": f"Python {platform.python_version()}, numpy {np.__version__}"}
+        with (RESULTS / f"deep_{experiment}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']} s", flush=True)
+
+
+def _key(row: dict[str, object]) -> tuple[object, ...]:
+    return tuple(row[field.name] for field in fields(Case))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=EXPERIMENTS)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--table", action="store_true", help="run nothing; write tables and figure from the rows")
+    options = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    if options.table:
+        deep_table.write({name: rows_of(name) for name in EXPERIMENTS})
+        return
+    for experiment in [options.only] if options.only else EXPERIMENTS:
+        run_missing(experiment, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
