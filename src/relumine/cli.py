@@ -36,7 +36,7 @@ app = typer.Typer(
 )
 
 
-Method = Literal["auto", "paper", "two-layer", "values", "linear"]
+Method = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
 Values = Literal["logits", "probabilities", "real"]
 Gradients = Literal["all", "top", "none"]
 DTypeName = Literal["float32", "float64"]
@@ -82,8 +82,8 @@ def reconstruct(
     method: Annotated[
         Method,
         typer.Option(
-            help="auto: linear, then one hidden layer. paper: Algorithm 1 of the paper, needs --hidden. two-layer: "
-            "one hidden layer from gradients. values: the same without gradients. linear: no hidden layer."
+            help="auto: linear, then one hidden layer, then several. paper: Algorithm 1 of the paper, needs --hidden. "
+            "two-layer: one hidden layer from gradients. deep: several. values: one, without gradients. linear: none."
         ),
     ] = "auto",
     budget: Annotated[int | None, typer.Option(min=1, metavar="N", help="Ask at most this many queries.")] = None,
@@ -320,8 +320,8 @@ def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":
         return rl.PaperTwoLayer(hidden=hidden)
     if hidden is not None:
         raise MisuseError("--hidden belongs to --method paper; the other methods find the number themselves")
-    names = {"auto": "Auto", "two-layer": "TwoLayer", "values": "TwoLayerFromValues", "linear": "Linear"}
-    asker: Reconstructor = getattr(rl, names[method])()
+    names = {"two-layer": "TwoLayer", "values": "TwoLayerFromValues"}
+    asker: Reconstructor = getattr(rl, names.get(method, method.capitalize()))()
     return asker
 
 
