@@ -73,8 +73,8 @@ def reconstruct(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), .safetensors weights "
-            "with --factory, a .skops file (scikit-learn), or the address of a model server, "
+            help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), an .onnx file, "
+            ".safetensors weights with --factory, a .skops file (scikit-learn), or the address of a model server, "
             "http://HOST:PORT/v1/models/NAME. Pickles are never loaded.",
         ),
     ],
@@ -125,6 +125,10 @@ def reconstruct(
         int | None, typer.Option(min=1, metavar="N", help="Requests at a time; 2 for a server elsewhere, here 4.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one request; 30 if not given.")] = None,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="First find out what the explanations are, as 'relumine probe' does, and use it."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Ask a model questions until its parameters are known.
@@ -140,6 +144,9 @@ def reconstruct(
         from relumine.endpoints import EndpointOptions
         from relumine.oracle.http import HttpOracle
         from relumine.oracle.metered import Metered
+        from relumine.probe.preflight import Probe
+        from relumine.probe.run import reconstruct_behind
+        from relumine.probe.screen import show_findings
         from relumine.reconstruct.export import check_writable
         from relumine.reconstruct.result import Outcome
         from relumine.targets import fingerprint, load_target
@@ -159,10 +166,20 @@ def reconstruct(
             run = remote.run / f"{method}-{seed}"  # paid answers are always kept
             _say(f"answers are kept in {run}")
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed}
+        facts |= {"probe": True} if probe else {}
         ledger = _ledger(run, oracle, **facts) if run else None
         started = time.monotonic()
         with Watch(screen) as watch, _interruption_explained(watch, ledger):
-            result = asker(Metered(oracle, ledger=ledger, budget=budget, watch=watch), rng=seed)
+            meter = Metered(oracle, ledger=ledger, budget=budget, watch=watch)
+            if probe:
+                found = Probe()(meter, rng=seed)
+                show_findings(screen, found)
+                result = reconstruct_behind(
+                    asker, meter, found.recipe, offer=found.offer, one_by_one=found.one_by_one, rng=seed
+                )
+            else:
+                recipe = "gradient" if remote is None else remote.endpoint.explanation
+                result = reconstruct_behind(asker, meter, recipe, rng=seed)
         show(Console(), result, time.monotonic() - started, about_endpoint(remote) if remote else [])
         if result.outcome is not Outcome.RECOVERED:
             if output:
@@ -170,6 +187,72 @@ def reconstruct(
             raise typer.Exit(INCONCLUSIVE)
         for path in output or []:
             print(f"wrote {result.save(path)}")
+
+
+@app.command()
+def probe(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="What to ask: a TARGET, as of 'reconstruct'.")],
+    *,
+    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write TOML: for a server what reconstruct reads with --endpoint-config."),
+    ] = None,
+    seed: Seed = 0,
+    input_shape: Annotated[
+        str | None, typer.Option(metavar="N,N,…", help="Shape of one input, e.g. 1,28,28, where TARGET does not say.")
+    ] = None,
+    gradients: Annotated[
+        Gradients | None, typer.Option(help="all: an answer has an explanation of each output. top: one of one output.")
+    ] = None,
+    factory: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
+    ] = None,
+    endpoint_config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What a server promises and how it is asked, as TOML.")
+    ] = None,
+    outputs: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Number of outputs of a server without --endpoint-config.")
+    ] = None,
+    authorized_by: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Who allowed the test of a server that is not on this machine; kept."),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Find out what an endpoint's answers and explanations are.
+
+    Asks a few dozen questions: what values are, how precise, which output is explained, and whether the explanation is
+    the gradient or something gradients can be made of. If not, says what is lost.
+
+    For models that you own or are allowed to test.
+    """
+    with _errors_as_messages(debug):
+        import json
+
+        from rich.console import Console
+
+        from relumine.endpoints import EndpointOptions, is_url
+        from relumine.probe.preflight import Probe
+        from relumine.probe.screen import show_findings
+        from relumine.probe.screen import write_config as written
+        from relumine.targets import load_target
+
+        said = EndpointOptions(endpoint_config, outputs, None, authorized_by)
+        shape = _parsed_shape(input_shape)
+        with Console(stderr=True).status(f"asking {target}"):
+            # Of a server nothing is known yet: values of any kind pass as real numbers.
+            values: Values | None = "real" if is_url(target) and endpoint_config is None else None
+            oracle = load_target(
+                target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
+            )
+            findings = Probe()(oracle, rng=seed)
+        if json_:
+            print(json.dumps(findings.as_dict(), indent=2, ensure_ascii=False))
+        else:
+            show_findings(Console(), findings)
+        if write_config is not None:
+            _say(f"wrote {written(findings, oracle, write_config)}")
 
 
 @app.command()
@@ -199,7 +282,7 @@ def reproduce(
             "queries without data. access: what an endpoint may show instead (not in the paper). smoothgrad: the "
             "appendix's saliency maps. Or all.",
         ),
-    ],
+    ] = "all",
     *,
     scale: Annotated[
         Scale, typer.Option(help="smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
@@ -211,6 +294,13 @@ def reproduce(
         Path | None,
         typer.Option(metavar="FOLDER", help="Where results go and are resumed; reproduced/SCALE if not given."),
     ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the page about it goes; results.md in --out if not given."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option(help="Run nothing: draw figures and page from the rows in --out, and fail if they differ.")
+    ] = False,
     workers: Annotated[
         int | None,
         typer.Option(min=1, metavar="N", help="Experiments at a time; as many as there are cores if not given."),
@@ -231,17 +321,28 @@ def reproduce(
         from rich.console import Console
 
         from relumine.study.engines import engine_named
+        from relumine.study.reproduce import differences
         from relumine.study.reproduce import reproduce as reproduced
         from relumine.study.screen import show_claims
 
         folder = out or Path("reproduced") / scale
+        if check:
+            _report_differences(differences(scale, folder, page))
+            return
         chosen = engine_named(engine, workers, address)
-        result = reproduced(figure, scale, folder, chosen, Console(stderr=True), only=panel)
+        result = reproduced(figure, scale, folder, chosen, Console(stderr=True), only=panel, page_path=page)
         show_claims(Console(), result.claims, result.faithful)
         print(f"wrote {result.page}")
         if result.failures:
             _say(f"{len(result.failures)} failed, as the page says; the same command tries them again.")
             raise typer.Exit(INCONCLUSIVE)
+
+
+def _report_differences(wrong: list[str]) -> None:
+    if wrong:
+        _say(f"not what the rows say: {', '.join(wrong)}; run the command without --check to write them again.")
+        raise typer.Exit(1)
+    print("figures and page are what the rows say")
 
 
 @app.command()

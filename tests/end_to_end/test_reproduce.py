@@ -156,6 +156,34 @@ def test_all_figures_from_the_command_line(tmp_path, tiny):
     again = relumine("gaussian", "--out", str(out))
     assert "nothing left to run" in again.output
     assert (out / "results.md").read_text() == text
+    check_that_files_are_what_the_rows_say(out)
+
+
+def check_that_files_are_what_the_rows_say(out: Path) -> None:
+    exact = {json.loads(line)["target"]["network"] for line in (out / "exact.jsonl").read_text().splitlines()}
+    assert exact == {"linear", "two_layer"}
+    fine = relumine("--check", "--out", str(out))
+    assert fine.exit_code == 0, fine.output
+    (out / "main-agreement.svg").write_text("<svg/>")
+    rows = (out / "gaussian.jsonl").read_text().splitlines()
+    (out / "gaussian.jsonl").write_text("\n".join(rows[:-1]) + "\n")
+    stale = relumine("--check", "--out", str(out))
+    assert stale.exit_code == 1
+    for name in ("main-agreement.svg", "gaussian.png", "results.md"):
+        assert name in stale.output
+    assert "unknown-class.png" not in stale.output
+
+
+def test_single_panels_can_be_run_and_are_kept_beside_the_others(tmp_path, tiny):
+    out = tmp_path / "out"
+    for panel in ("mnist linear", "cifar10 conv"):
+        done = relumine("gaussian", "--panel", panel, "--out", str(out), "--workers", "1")
+        assert done.exit_code == 0, done.output
+    rows = [Row.from_json(line) for line in (out / "gaussian.jsonl").read_text().splitlines()]
+    assert {row.experiment.target.network for row in rows} == {"linear", "conv"}
+    none = relumine("gaussian", "--panel", "imagenet", "--out", str(out))
+    assert none.exit_code == 2
+    assert "has 'imagenet' in its name" in none.output
 
 
 @pytest.mark.parametrize(
@@ -169,6 +197,7 @@ def test_all_figures_from_the_command_line(tmp_path, tiny):
         (["main", "--out", "a-file"], "expected a folder"),
         (["main", "--scale", "laptop"], "RELUMINE_DATA"),
         (["smoothgrad", "--scale", "laptop"], "RELUMINE_DATA"),
+        (["--check"], "has no rows"),
     ],
 )
 def test_bad_input_is_an_error_before_anything_runs(tmp_path, monkeypatch, arguments, message):

@@ -40,12 +40,13 @@ class Check(Protocol):
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper about one of its figures, and how it is checked."""
+    """A sentence of the paper about one of its figures, how it is checked, and why it may be short if known."""
 
     figure: FigureName
     subject: str
     says: str
     check: Check
+    why_short: str = ""
 
 
 @dataclass(frozen=True)

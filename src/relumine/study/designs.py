@@ -15,7 +15,9 @@ from relumine.study.experiment import Access, Experiment, Loss, Source, Student,
 FigureName = Literal["main", "unknown-class", "gaussian", "access", "smoothgrad"]
 ScaleName = Literal["smoke", "laptop", "paper"]
 
-FIGURES: tuple[FigureName, ...] = ("main", "unknown-class", "gaussian", "access", "smoothgrad")
+# Figures of students, and with them the saliency maps.
+CURVES: tuple[FigureName, ...] = ("main", "unknown-class", "gaussian", "access")
+FIGURES: tuple[FigureName, ...] = (*CURVES, "smoothgrad")
 
 # SmoothGrad in the experiments: N, and σ in units of σ_D. The paper takes 1000 σ_D on MNIST; with images in [0, 1] the
 # map then no longer depends on the image, and "access" shows what remains (docs/learned.md).

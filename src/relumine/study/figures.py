@@ -1,21 +1,22 @@
 """Drawings: accuracy over queries, one panel per pair of networks, and the appendix's grids of saliency maps."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from relumine.study.designs import Curve, Panel
-from relumine.study.results import Results
+from relumine.study.results import Measure, Results
 from relumine.study.saliency import SIGMAS, Maps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Sheet
 
-_INK, _QUIET, _FAINT = "#1f2a37", "#6b7785", "#dfe3e8"
+_INK, _QUIET, _FAINT, _EXACT = "#1f2a37", "#6b7785", "#dfe3e8", "#1b5e20"
 # Told apart by colour-blind readers, and by marker in print.
 _LOOKS = {
     "membership": ("#6b7785", "o"),
@@ -44,8 +45,25 @@ _STYLE = {
 _COLUMNS = 3
 
 
-def draw_curves(results: Results, folder: Path, subtitle: str) -> list[Path]:
-    """Write FIGURE.png and FIGURE.svg."""
+@dataclass(frozen=True)
+class View:
+    """What is drawn over what; ``name`` is added to the figure's."""
+
+    name: str
+    measure: Measure
+    label: str
+    floats: bool = False
+
+
+ACCURACY = View("", "test_accuracy", "test accuracy, %")
+AGREEMENT = View("-agreement", "agreement", "agreement with the target, %")
+FLOATS = View("-floats", "test_accuracy", "test accuracy, %", floats=True)
+
+
+def draw_curves(
+    results: Results, folder: Path, subtitle: str, *, view: View = ACCURACY, exact: Mapping[str, int] | None = None
+) -> list[Path]:
+    """Write FIGURE.png and FIGURE.svg. ``exact``: by panel, how many queries an exact reconstruction took."""
     figure = results.figure
     columns = min(_COLUMNS, len(figure.panels))
     lines = -(-len(figure.panels) // columns)
@@ -53,46 +71,59 @@ def draw_curves(results: Results, folder: Path, subtitle: str) -> list[Path]:
     with _sheet(size) as sheet:
         axes = sheet.subplots(lines, columns, squeeze=False, sharey="row").ravel()
         for panel, ax in zip(figure.panels, axes, strict=True):
-            _draw_panel(results, panel, ax)
+            _draw_panel(results, panel, ax, view)
+            if exact and panel.name in exact and not view.floats:
+                _mark_exact(ax, exact[panel.name])
         for ax in axes[::columns]:
-            ax.set_ylabel("test accuracy, %")
+            ax.set_ylabel(view.label)
         for ax in axes[-columns:]:
-            ax.set_xlabel("queries")
+            ax.set_xlabel("numbers returned" if view.floats else "queries")
         handles, labels = axes[0].get_legend_handles_labels()
         sheet.legend(
-            handles, labels, loc="outside lower center", ncols=columns + 1 if columns > 1 else 3, frameon=False
+            handles, labels, loc="outside lower center", ncols=columns + 2 if columns > 1 else 3, frameon=False
         )
         sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")
         sheet.text(0.01, 1 - 0.36 / size[1], subtitle, fontsize=8.5, color=_QUIET, va="top")
-        return _written(sheet, folder / figure.name)
+        return _written(sheet, folder / f"{figure.name}{view.name}")
 
 
-def _draw_panel(results: Results, panel: Panel, ax: "Axes") -> None:
+def _draw_panel(results: Results, panel: Panel, ax: "Axes", view: View) -> None:
     for curve in results.figure.curves:
-        _draw_curve(results, panel, curve, ax)
+        _draw_curve(results, panel, curve, ax, view)
     target = results.target_accuracy(panel)
-    if target is not None:
+    if target is not None and view.measure == "test_accuracy":
         ax.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)), label="target", zorder=1)
-    budgets = panel.plan.budgets
     ax.set_xscale("log")
-    decades = [10**k for k in range(6) if budgets[0] <= 10**k <= budgets[-1]]
-    ax.set_xticks(decades, [f"{decade:,}" for decade in decades])
-    ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
+    if not view.floats:
+        _count_queries(ax, panel.plan.budgets)
     ax.set_ylim(0, 103)
     ax.set_title(panel.title, loc="left")
     ax.grid(color=_FAINT, linewidth=0.7)
     ax.set_axisbelow(True)
 
 
-def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes") -> None:
-    points = results.points(panel, curve)
+def _count_queries(ax: "Axes", budgets: tuple[int, ...]) -> None:
+    decades = [10**k for k in range(6) if budgets[0] <= 10**k <= budgets[-1]]
+    ax.set_xticks(decades, [f"{decade:,}" for decade in decades])
+    ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
+
+
+def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes", view: View) -> None:
+    points = results.points(panel, curve, view.measure)
     colour, marker = _LOOKS[curve.name]
-    budgets = [point.budget for point in points]
+    each = (results.floats_per_query(panel, curve) or 1) if view.floats else 1
+    places = [each * point.budget for point in points]
     means = [100 * point.mean for point in points]
     ax.fill_between(
-        budgets, [100 * p.low for p in points], [100 * p.high for p in points], color=colour, alpha=0.18, linewidth=0
+        places, [100 * p.low for p in points], [100 * p.high for p in points], color=colour, alpha=0.18, linewidth=0
     )
-    ax.plot(budgets, means, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=curve.label, zorder=2)
+    ax.plot(places, means, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=curve.label, zorder=2)
+
+
+def _mark_exact(ax: "Axes", queries: int) -> None:
+    ax.axvline(queries, color=_EXACT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+    words = f"exact: {queries:,} {'query' if queries == 1 else 'queries'}"
+    ax.annotate(words, (queries, 4), xytext=(4, 0), textcoords="offset points", fontsize=8, color=_EXACT)
 
 
 def draw_maps(maps: list[Maps], folder: Path) -> list[Path]:

@@ -13,9 +13,10 @@ def page(
     scale: Scale,
     results: Mapping[FigureName, Results],
     maps: Sequence[Mapping[str, Any]],
+    exact: Sequence[Mapping[str, Any]],
     pictures: Mapping[FigureName, Sequence[Path]],
 ) -> str:
-    """The whole page. ``maps`` are the records of the saliency grids; ``pictures`` lie beside the page."""
+    """The whole page. ``maps`` are the records of the saliency grids, ``exact`` of exact reconstructions."""
     names = [*results, *(["smoothgrad"] if maps else [])]
     commands = " and ".join(f"`relumine reproduce {name} --scale {scale.name}`" for name in names)
     lines = [
@@ -30,6 +31,7 @@ def page(
     lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ())), *_numbers(known)]
+        lines += _exact(exact) if name == "main" else []
     if maps:
         lines += ["## Saliency maps by SmoothGrad", "", *_pictures(pictures.get("smoothgrad", ())), *_maps(maps)]
     return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
@@ -63,13 +65,17 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
         (claim.figure, claim.subject, claim.says, finding.ours, mark.format(finding.verdict))
         for claim, finding in found
     ]
+    short = [claim for claim, finding in found if finding.verdict == "short" and claim.why_short]
+    reasons = [f"- {claim.subject}, {claim.says}: {claim.why_short}" for claim in short] if scale.faithful else []
     note = (
         "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
         "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached."
     )
     if not scale.faithful:
         note += " In brackets, because other data stand for the paper's."
-    return ["## Claims", "", *_table(("figure", "network", "the paper", "here", "verdict"), table), "", note, ""]
+    told = ["Why some are short:", "", *reasons, ""] if reasons else []
+    header = ("figure", "network", "the paper", "here", "verdict")
+    return ["## Claims", "", *_table(header, table), "", note, "", *told]
 
 
 def _numbers(results: Results) -> list[str]:
@@ -113,6 +119,23 @@ def _cell(point: Point | None) -> str:
     return f"{100 * point.mean:.1f}{spread}"
 
 
+def _exact(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not records:
+        return []
+    header = ("data", "network", "outcome", "gradient queries", "value queries", "numbers returned")
+    numbers = ("gradient_queries", "value_queries", "floats")
+    rows = [
+        (
+            record["target"]["data"],
+            record["target"]["network"],
+            record["outcome"],
+            *(f"{record[name]:,}" for name in numbers),
+        )
+        for record in records
+    ]
+    return ["Exact reconstruction of the same targets, verification included:", "", *_table(header, rows), ""]
+
+
 def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
     header = ("data", "network", "σ/σ_D", "N", "cosine with the raw gradient", "cosine of two maps")
     names = ("data", "network", "sigma", "samples", "likeness", "repeatability")
@@ -120,7 +143,7 @@ def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _pictures(paths: Sequence[Path]) -> list[str]:
-    return [f"![{path.stem}]({path.name})\n" for path in paths if path.suffix == ".png"]
+    return [f"![{path.stem}]({path.as_posix()})\n" for path in paths if path.suffix == ".png"]
 
 
 def _failures(results: Mapping[FigureName, Results]) -> list[str]:

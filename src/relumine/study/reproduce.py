@@ -1,18 +1,21 @@
 """The paper's figures, one call each: run what is missing, draw, and write what was found."""
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from relumine.errors import MisuseError
 from relumine.study import needs
 from relumine.study.claims import Claim, Finding, findings
-from relumine.study.designs import FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
+from relumine.study.designs import CURVES, FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
 from relumine.study.engines import Engine, Lost
-from relumine.study.experiment import Experiment, Row, key_of
-from relumine.study.figures import draw_curves, draw_maps
+from relumine.study.exact import EXACT, exact_record
+from relumine.study.experiment import Experiment, Row, Target, key_of
+from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, draw_maps
 from relumine.study.page import page
 from relumine.study.results import Results
 from relumine.study.runner import Standing, run_study
@@ -37,12 +40,20 @@ class Reproduced:
 
 
 def reproduce(
-    name: str, scale_name: str, out: Path, engine: Engine, console: "Console", *, only: str = ""
+    name: str,
+    scale_name: str,
+    out: Path,
+    engine: Engine,
+    console: "Console",
+    *,
+    only: str = "",
+    page_path: Path | None = None,
 ) -> Reproduced:
     """Reproduce the figure of this name, or "all"; of it ``only`` panels whose name has this in it ("mnist conv").
 
     ``out`` gets the run store, one JSON-lines file and drawing per figure, and a page about all figures that were run
-    there. Rows are written as they come; the same call goes on after an interruption.
+    there (``page_path``, or results.md in it). Rows are written as they come; the same call goes on after an
+    interruption.
     """
     scale = scale_named(scale_name)
     figures = [figure(each, scale) for each in _chosen(name)]
@@ -55,28 +66,60 @@ def reproduce(
     with _opened(out) as store:
         try:
             failures = _run([*experiments.values()], figures, store, engine, out, console)
+            failures += _reconstruct_exactly(figures, only, engine, out)
             if shown:
                 failures += _draw_saliency(shown, engine, out, console)
         except KeyboardInterrupt:
             kept = f"{len(store.finished()):,} rows are kept in {store.path}; the same command goes on from there."
             console.print(kept, highlight=False, soft_wrap=True)
-            _present(figures, scale, store, out)
+            _write_rows(figures, store, out)
+            _present(scale, out, page_path)
             raise
-        return Reproduced(*_present(figures, scale, store, out), scale.faithful, failures)
+    return Reproduced(*_present(scale, out, page_path), scale.faithful, failures)
 
 
-def _present(
-    figures: Sequence[Figure], scale: Scale, store: RunStore, out: Path
-) -> tuple[Path, list[tuple[Claim, Finding]]]:
+def differences(scale_name: str, out: Path, page_path: Path | None = None) -> list[str]:
+    """Draw figures and page again from the rows in ``out``; which of the files are not what comes out."""
+    scale = scale_named(scale_name)
+    if not _known(scale, out):
+        raise MisuseError(f"check: {out} has no rows of scale {scale_name}; name their folder with --out")
+    path = page_path or out / "results.md"
+    with TemporaryDirectory() as folder:
+        drawn = _draw(scale, out, Path(folder))
+        wrong = [str(out / picture.name) for picture in drawn if not _same(picture, out / picture.name)]
+    text = path.read_text("utf-8") if path.exists() else ""
+    return wrong if text == _text(scale, out, path) else [*wrong, str(path)]
+
+
+def _same(one: Path, other: Path) -> bool:
+    return other.exists() and one.read_bytes() == other.read_bytes()
+
+
+def _draw(scale: Scale, out: Path, folder: Path) -> list[Path]:
+    """Draw every figure of which there are rows in ``out``."""
+    subtitle = f"scale {scale.name}; band: lowest to highest seed"
+    exact = _exact_queries(scale, out)
+    return [
+        path
+        for name, known in _known(scale, out).items()
+        for view in ((ACCURACY, AGREEMENT, FLOATS) if name == "main" else (ACCURACY,))
+        for path in draw_curves(known, folder, subtitle, view=view, exact=exact if name == "main" else {})
+    ]
+
+
+def _text(scale: Scale, out: Path, path: Path) -> str:
+    """The page, as it is to be written to ``path``."""
+    pictures = {name: sorted(out.glob(f"{name}*.png")) for name in FIGURES}
+    links = {name: [Path(os.path.relpath(picture, path.parent)) for picture in some] for name, some in pictures.items()}
+    return page(scale, _known(scale, out), _read(out / "smoothgrad.jsonl"), _read(out / "exact.jsonl"), links)
+
+
+def _present(scale: Scale, out: Path, page_path: Path | None) -> tuple[Path, list[tuple[Claim, Finding]]]:
     """Draw the figures, and write the page about everything that is known."""
-    known = _known(scale, store)
-    for each in figures:
-        if each.name in known:
-            draw_curves(known[each.name], out, f"scale {scale.name}; band: lowest to highest seed")
-    path = out / "results.md"
-    text = page(scale, known, _read(out / "smoothgrad.jsonl"), _pictures(out))
-    _write(path, [text.rstrip("\n")])
-    return path, findings(known)
+    _draw(scale, out, out)
+    path = page_path or out / "results.md"
+    _write(path, [_text(scale, out, path).rstrip("\n")])
+    return path, findings(_known(scale, out))
 
 
 def _chosen(name: str) -> list[FigureName]:
@@ -144,10 +187,6 @@ def _write(path: Path, lines: list[str]) -> None:
         temporary.write_text("\n".join([*lines, ""]), "utf-8")
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
-
-
 def _draw_saliency(wanted: list[MapsWanted], engine: Engine, out: Path, console: "Console") -> list[str]:
     """Compute and draw the appendix's grids; what failed."""
     for each in wanted:
@@ -173,11 +212,43 @@ def _maps_wanted(scale: Scale, data: str, network: str) -> MapsWanted:
     return MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
 
 
-def _known(scale: Scale, store: RunStore) -> dict[FigureName, Results]:
+def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
     """Every figure of which there are rows."""
-    results = {name: Results(each, store.rows(each.experiments)) for name in FIGURES for each in [figure(name, scale)]}
-    return {name: known for name, known in results.items() if known.rows}
+    rows = {name: [Row.from_json(line) for line in _lines(out / f"{name}.jsonl")] for name in CURVES}
+    return {name: Results(figure(name, scale), some) for name, some in rows.items() if some}
 
 
-def _pictures(out: Path) -> dict[FigureName, list[Path]]:
-    return {name: sorted(out.glob(f"{name}*.png")) for name in FIGURES}
+def _exact_queries(scale: Scale, out: Path) -> dict[str, int]:
+    """By panel of the main figure: the queries of exact reconstructions that were verified."""
+    records = {key_of(Target(**record["target"])): record for record in _read(out / "exact.jsonl")}
+    found = {panel.name: records.get(key_of(panel.target)) for panel in figure("main", scale).panels}
+    return {
+        name: record["gradient_queries"] + record["value_queries"]
+        for name, record in found.items()
+        if record is not None and record["outcome"] == "RECOVERED"
+    }
+
+
+def _reconstruct_exactly(figures: Sequence[Figure], only: str, engine: Engine, out: Path) -> list[str]:
+    """Count the queries of exact reconstructions, where the main figure marks them; what failed."""
+    panels = [panel for each in figures if each.name == "main" for panel in each.panels if only in panel.name]
+    done = {key_of(Target(**record["target"])): record for record in _read(out / "exact.jsonl")}
+    targets = [panel.target for panel in panels if panel.target.network in EXACT and key_of(panel.target) not in done]
+    failures = []
+    if targets:
+        with engine:
+            for target, record in engine.run(exact_record, targets):
+                if isinstance(record, Lost):
+                    failures.append(f"exact reconstruction of {target.network}: {record.reason}")
+                else:
+                    done[key_of(target)] = record
+        _write(out / "exact.jsonl", [json.dumps(record) for record in done.values()])
+    return failures
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text("utf-8").splitlines() if path.exists() else []
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in _lines(path)]

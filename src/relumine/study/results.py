@@ -4,14 +4,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log10
 from statistics import fmean
+from typing import Literal
 
 from relumine.study.designs import Curve, Figure, Panel
 from relumine.study.experiment import Measures, Row
 
+Measure = Literal["test_accuracy", "agreement"]
+
 
 @dataclass(frozen=True)
 class Point:
-    """Test accuracy after ``budget`` queries: mean, lowest and highest over seeds."""
+    """A measure, by default test accuracy, after ``budget`` queries: mean, lowest and highest over seeds."""
 
     budget: int
     mean: float
@@ -33,13 +36,13 @@ class Results:
         """The panel of this name."""
         return next(panel for panel in self.figure.panels if panel.name == name)
 
-    def points(self, panel: Panel, curve: Curve) -> list[Point]:
+    def points(self, panel: Panel, curve: Curve, measure: Measure = "test_accuracy") -> list[Point]:
         """The curve's points, by budget."""
         known: dict[int, list[float]] = {}
         for experiment in panel.experiments(curve):
             measures = self._measures.get(experiment.key)
             if measures is not None:
-                known.setdefault(experiment.budget, []).append(measures.test_accuracy)
+                known.setdefault(experiment.budget, []).append(getattr(measures, measure))
         return [Point(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
 
     def floats_per_query(self, panel: Panel, curve: Curve) -> float | None:
