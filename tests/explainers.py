@@ -61,6 +61,18 @@ def _normalised(absolute: bool) -> Callable[[nn.Module], Callable[..., torch.Ten
     return make
 
 
+def _grad_cam(module: nn.Module) -> Callable[..., torch.Tensor]:
+    layer = next(part for part in module if isinstance(part, nn.Conv2d))
+    explainer = captum.LayerGradCam(module, layer)
+
+    def explain(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        coarse = explainer.attribute(x, target=target)
+        side = round(x.shape[1] ** 0.5)
+        return captum.LayerAttribution.interpolate(coarse, (side, side)).flatten(1)
+
+    return explain
+
+
 # Every method of captum's that takes a plain network, as it comes, and normalised maps besides.
 METHODS: dict[str, Callable[[nn.Module], Callable[..., torch.Tensor]]] = {
     "Saliency": _plain(captum.Saliency),
@@ -84,6 +96,9 @@ METHODS: dict[str, Callable[[nn.Module], Callable[..., torch.Tensor]]] = {
     "max-normalised |gradient|": _normalised(True),
 }
 
+# Needs a convolution.
+METHODS_OF_IMAGES = {"GradCAM": _grad_cam}
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -100,8 +115,8 @@ def explained(module: nn.Module, shown: Shown, offer: rl.Offer | None = None) ->
     last = [nn.Softmax(dim=1)] if shown.values == "probabilities" else []
     answering = nn.Sequential(*module, *last)
     dtype = next(module.parameters()).dtype
-    explain = METHODS[shown.method](answering)
-    d = next(module.parameters()).shape[1]
+    explain = (METHODS | METHODS_OF_IMAGES)[shown.method](answering)
+    d = inputs_of(module)
 
     def query(x: np.ndarray, gradients: bool) -> tuple[np.ndarray, np.ndarray | None]:
         rows = torch.tensor(x, dtype=dtype)
@@ -129,6 +144,12 @@ def explained(module: nn.Module, shown: Shown, offer: rl.Offer | None = None) ->
     return rl.FunctionOracle(query, offer or usual)
 
 
+def inputs_of(module: nn.Sequential) -> int:
+    """Numbers in one input: images are square, of one channel."""
+    first = module[0]
+    return int(np.prod(first.unflattened_size)) if isinstance(first, nn.Unflatten) else first.in_features
+
+
 def _rounded(tensor: torch.Tensor, decimals: int | None) -> np.ndarray:
     numbers = tensor.numpy().astype(np.float64)
     return numbers if decimals is None else np.round(numbers, decimals)
@@ -140,6 +161,19 @@ def random_network(d: int, h: int, K: int, *, bias: bool, seed: int, dtype: torc
         module = nn.Sequential(nn.Linear(d, h, bias=bias), nn.ReLU(), nn.Linear(h, K, bias=bias))
         if bias:
             nn.init.normal_(module[0].bias, std=0.5)
+    return module.to(dtype).eval()
+
+
+def image_network(side: int, K: int, *, seed: int, dtype: torch.dtype) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        module = nn.Sequential(
+            nn.Unflatten(1, (1, side, side)),
+            nn.Conv2d(1, 4, 3, stride=2),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(4 * ((side - 1) // 2) ** 2, K),
+        )
     return module.to(dtype).eval()
 
 
@@ -189,6 +223,7 @@ def expected(shown: Shown, *, bias: bool) -> tuple[set[str], str | None]:
         "Occlusion": ({"ablation"}, None),
         "FeatureAblation": ({"ablation"}, None),
         "KernelShap": ({"sampled attribution", "random map"}, None),
+        "GradCAM": ({"other map"}, None),
         "Lime": ({"random map", "sampled attribution", "other map", "all zero"}, None),
         "max-normalised gradient": ({"gradient, scale lost"}, "normalised"),
         "max-normalised |gradient|": ({"|gradient|, scale lost"}, "normalised-absolute"),

@@ -165,8 +165,7 @@ def reconstruct(
         if remote is not None and run is None:
             run = remote.run / f"{method}-{seed}"  # paid answers are always kept
             _say(f"answers are kept in {run}")
-        facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed}
-        facts |= {"probe": True} if probe else {}
+        facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
         ledger = _ledger(run, oracle, **facts) if run else None
         started = time.monotonic()
         with Watch(screen) as watch, _interruption_explained(watch, ledger):

@@ -8,8 +8,7 @@ import numpy as np
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
 from relumine.oracle.metered import Spent
-from relumine.probe.recipes import FAR, adapted
-from relumine.reconstruct.network import Network
+from relumine.probe.recipes import adapted, restored
 from relumine.reconstruct.result import Clone
 
 
@@ -54,14 +53,8 @@ class Findings:
         return told if self.recipe is None else adapted(told, self.recipe)
 
     def restored(self, clone: Clone) -> Clone:
-        """The target's own clone, of a clone that ``adapt``'s oracle led to: seen from afar, inputs were shrunk."""
-        if not (self.recipe or "").startswith("smoothed"):
-            return clone
-        if not isinstance(clone, Network):
-            raise MisuseError(f"restored: expected a network of known layers, got {type(clone).__name__}")
-        factor = FAR[self.offer.dtype]
-        first, *rest = clone.weights
-        return replace(clone, weights=(first / factor, *rest), skip=None if clone.skip is None else clone.skip / factor)
+        """The target's own clone, of a clone that ``adapt``'s oracle led to."""
+        return restored(clone, self.recipe or "gradient", self.offer.dtype)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON."""

@@ -24,11 +24,13 @@ _AXES = 4
 
 # Step of a slope, as a share of the input's size; how far a slope may be off, as a share of their size, to count as
 # predicted; the smallest probability that has digits enough to show slopes.
-_STEP: dict[DType, float] = {"float64": 2.0**-17, "float32": 2.0**-8}
+_STEP: dict[DType, float] = {"float64": 2.0**-17, "float32": 2.0**-11}
 _TOLERANCE: dict[DType, float] = {"float64": 1e-5, "float32": 1e-2}
 _SMALLEST: dict[DType, float] = {"float64": 1e-6, "float32": 1e-2}
 # Beyond this no guess can be told from another.
 _COARSEST = 0.2
+# Below this an ablation does not pass for input × gradient.
+_FINE = 1e-4
 # Path integrals are sums of a few dozen steps.
 _COMPLETE = 0.1
 
@@ -171,12 +173,17 @@ class _Run:
         for guess in _SIGNED:
             gradients = guess.gradient(measured.points[:, None, :], maps)
             if self._fits(measured, values, gradients):
-                return guess.recipe
+                return None if self._may_be_ablation(guess, measured, values, maps) else guess.recipe
         for guess in _SIGNED:
             gradients = guess.gradient(measured.points[:, None, :], maps)
-            if self._fits(measured, values, gradients, scaled=True):
+            if _has_constant_norm(maps) and self._fits(measured, values, gradients, scaled=True):
                 return f"normalised-{guess.recipe}" if guess.recipe != "gradient" else "normalised"
         return self._magnitudes(measured, values, maps) if maps.min() >= 0 else None
+
+    def _may_be_ablation(self, guess: _Guess, measured: _Slopes, values: Array, maps: Array) -> bool:
+        """At the small inputs that probabilities need, an ablation is input × gradient but for a little."""
+        small = guess.recipe == "input-times-gradient" and self.offer.values == "probabilities"
+        return small and measured.tolerance > _FINE and self._ablation(measured.points, values, maps)
 
     def _magnitudes(self, measured: _Slopes, values: Array, maps: Array) -> str | None:
         """Maps without signs: compared with slopes along the axes where they are largest, at two of the points."""
@@ -189,7 +196,8 @@ class _Run:
             return "absolute"
         if self._fits(along, values[:2], np.sqrt(maps[:2])):
             return "squared"
-        return "normalised-absolute" if self._fits(along, values[:2], maps[:2], scaled=True) else None
+        scaled = _has_constant_norm(maps) and self._fits(along, values[:2], maps[:2], scaled=True)
+        return "normalised-absolute" if scaled else None
 
     def _fits(self, measured: _Slopes, values: Array, gradients: Array, *, scaled: bool = False) -> bool:
         """Whether these gradients predict the slopes, up to a positive factor if ``scaled``; sets the classes."""
@@ -202,10 +210,10 @@ class _Run:
                 if (factors < 0).any():
                     continue
                 predicted = factors[:, None, :] * predicted
-            # A kink within a step spoils one slope; a wrong guess spoils all.
+            # Kinks within a step spoil some slopes; a wrong guess spoils all.
             size = float(np.sqrt(np.mean(slopes**2)))
             gaps = np.abs(predicted - slopes).max(axis=2).ravel()
-            if size > 0 and np.quantile(gaps, 0.7) <= measured.tolerance * size * (1 if not scaled else 0.7):
+            if size > 0 and np.median(gaps) <= measured.tolerance * size:
                 self.offer = replace(self.offer, gradients=classes)
                 return True
         return False
@@ -238,7 +246,7 @@ class _Run:
         if directions is None:
             n = min(n, 3)
             directions = self._gaussian(n * _DIRECTIONS).reshape(n, _DIRECTIONS, d)
-        size = np.abs(points[:n]).max(axis=1).reshape(-1, 1, 1)
+        size = np.sqrt(np.mean(points[:n] ** 2, axis=1)).reshape(-1, 1, 1)
         rounding = self.epsilon * float(np.abs(values).max()) + self._quantum / 2
         step = _STEP[self.offer.dtype] * size
         if self.decimals is not None:
@@ -431,6 +439,16 @@ def _explained(classes: GradientKind | int, values: Array) -> "np.ndarray[tuple[
     if classes == "all":
         return np.tile(np.arange(K), (n, 1))
     return values.argmax(axis=1)[:, None] if classes == "top" else np.full((n, 1), int(classes))
+
+
+def _has_constant_norm(maps: Array) -> bool:
+    """Whether all maps have the same largest number, sum or length: something normalised them."""
+    size = np.abs(maps)
+    for norms in (size.max(axis=2), size.sum(axis=2), np.sqrt((size**2).sum(axis=2))):
+        there = norms[norms > 0]
+        if len(there) and there.max() - there.min() <= 1e-3 * there.max():
+            return True
+    return False
 
 
 def _large(maps: Array, rng: np.random.Generator) -> list[int]:

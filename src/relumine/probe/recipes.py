@@ -1,5 +1,6 @@
 """Recipes: which adapters stand between the explanations of an endpoint and the gradients that methods ask for."""
 
+from dataclasses import replace
 from typing import Literal, get_args
 
 from relumine.errors import MisuseError
@@ -8,6 +9,8 @@ from relumine.oracle.divided import DividedByInput
 from relumine.oracle.far import FarAway
 from relumine.oracle.normalised import ScaledByValues
 from relumine.oracle.signs import SignsFromValues
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.result import Clone
 
 Recipe = Literal[
     "gradient",
@@ -46,3 +49,15 @@ def adapted(oracle: Oracle, recipe: str) -> Oracle:
     if kind == "normalised-absolute":
         return SignsFromValues(ScaledByValues(asked, signed=False))
     return asked
+
+
+def restored(clone: Clone, recipe: str, dtype: DType) -> Clone:
+    """The target's own clone, of a clone that the adapter led to: seen from afar, inputs were shrunk."""
+    if not recipe.startswith("smoothed"):
+        return clone
+    if not isinstance(clone, Network):
+        raise MisuseError(f"restored: expected a network of known layers, got {type(clone).__name__}")
+    factor = FAR[dtype]
+    first, *rest = clone.weights
+    skip = None if clone.skip is None else clone.skip / factor
+    return replace(clone, weights=(first / factor, *rest), skip=skip)

@@ -1,0 +1,98 @@
+"""What a person sees of a preflight, and the file that it leaves."""
+
+import json
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from relumine.console import asked
+from relumine.errors import MisuseError
+from relumine.oracle.base import Oracle
+from relumine.oracle.http import HttpOracle
+from relumine.probe.findings import Findings
+
+
+def show_findings(console: Console, findings: Findings) -> None:
+    """A table, and one line that says what can be done."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("about")
+    table.add_column("found")
+    for name, fact in _facts(findings).items():
+        table.add_row(name, fact)
+    console.print(table)
+    for remark in findings.remarks:
+        console.print(f"  {remark}", highlight=False, soft_wrap=True)
+    if findings.recipe is None:
+        console.print(f"[bold yellow]NO GRADIENTS[/]  {findings.lost}", highlight=False, soft_wrap=True)
+    else:
+        console.print(f"[bold green]GRADIENTS[/]  {_means(findings.recipe)}", highlight=False, soft_wrap=True)
+
+
+def write_config(findings: Findings, oracle: Oracle, path: Path) -> Path:
+    """For a server the settings that reconstruct reads (--endpoint-config); else the findings, as a [probe] table."""
+    if isinstance(oracle, HttpOracle):
+        offer = findings.adapt(oracle).offer
+        batch = 1 if findings.one_by_one else None
+        return oracle.endpoint.changed(offer=offer, explanation=findings.recipe, batch=batch).write(path)
+    lines = ["[probe]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in _plain(findings))]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise MisuseError(f"--write-config: cannot write {path} ({error.strerror or error})") from error
+    return path
+
+
+def _plain(findings: Findings) -> list[tuple[str, object]]:
+    """Names and values that TOML writes as JSON does."""
+    found = findings.as_dict()
+    offer, spent = found.pop("offer"), found.pop("spent")
+    flat = {**offer, **found, **spent}
+    return [
+        (name, list(value) if isinstance(value, tuple) else value) for name, value in flat.items() if value is not None
+    ]
+
+
+def _facts(findings: Findings) -> dict[str, str]:
+    offer = findings.offer
+    explained = {"all": "every output", "top": "the largest output", "none": "none"}
+    return {
+        "inputs": " × ".join(map(str, offer.inputs)),
+        "outputs": str(offer.outputs),
+        "values": offer.values,
+        "precision": offer.dtype,
+        "rounded to": "not rounded" if findings.decimals is None else f"{findings.decimals} decimals",
+        "explained": explained.get(str(offer.gradients), f"output {offer.gradients}"),
+        "explanation": findings.kind,
+        "both signs": _said(findings.signed),
+        "input times something": _said(findings.proportional),
+        "sums up to f(x) − f(0)": _said(findings.complete),
+        "scale lost": _said(findings.normalised),
+        "same when asked again": "yes"
+        if findings.deterministic
+        else f"no: differs by {findings.noise:.1g} of the largest",
+        "cost of these findings": asked(findings.spent),
+    }
+
+
+def _said(fact: bool | None) -> str:
+    return "not known" if fact is None else "yes" if fact else "no"
+
+
+def _means(recipe: str) -> str:
+    return _MEANS[recipe.removeprefix("smoothed").removeprefix("-") or "gradient"] + (
+        ", far out where smoothing does not matter" if recipe.startswith("smoothed") else ""
+    )
+
+
+_MEANS = {
+    "gradient": "explanations are gradients",
+    "input-times-gradient": "divide explanations by the input",
+    "absolute": "magnitudes from explanations, signs from values",
+    "squared": "magnitudes from explanations (their roots), signs from values",
+    "normalised": "directions from explanations, their scale from values",
+    "normalised-input-times-gradient": "divide explanations by the input, their scale from values",
+    "normalised-absolute": "magnitudes from explanations, their scale and signs from values",
+}
