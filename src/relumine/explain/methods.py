@@ -207,7 +207,7 @@ class SmoothGrad(_Averaged):
         # Drawn input by input: asking in one batch or in several uses the same noise for the same input.
         noise = np.random.default_rng(rng).standard_normal(shape, dtype=np.float32)
         shifted = inputs.unsqueeze(1) + self.sigma * torch.from_numpy(noise).to(inputs)
-        return shifted, torch.full((self.samples,), 1 / self.samples).to(inputs)
+        return shifted, inputs.new_full((self.samples,), 1 / self.samples)
 
 
 @dataclass(frozen=True)
