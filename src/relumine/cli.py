@@ -232,19 +232,26 @@ def probe(
         from rich.console import Console
 
         from relumine.endpoints import EndpointOptions, is_url
-        from relumine.probe.preflight import Probe
+        from relumine.probe.preflight import Probe, answers_in_float32
         from relumine.probe.screen import show_findings
         from relumine.probe.screen import write_config as written
         from relumine.targets import load_target
 
-        said = EndpointOptions(endpoint_config, outputs, None, authorized_by)
         shape = _parsed_shape(input_shape)
-        with Console(stderr=True).status(f"asking {target}"):
-            # Of a server nothing is known yet: values of any kind pass as real numbers.
-            values: Values | None = "real" if is_url(target) and endpoint_config is None else None
-            oracle = load_target(
+
+        def loaded(values: Values | None = None, dtype: DTypeName | None = None) -> "Oracle":
+            said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by)
+            return load_target(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
+
+        with Console(stderr=True).status(f"asking {target}"):
+            if is_url(target) and endpoint_config is None:
+                # Nothing is known yet: values of any kind pass as real numbers, and a first answer tells the precision.
+                oracle = loaded("real", "float64")
+                oracle = loaded("real", "float32") if answers_in_float32(oracle, seed) else oracle
+            else:
+                oracle = loaded()
             findings = Probe()(oracle, rng=seed)
         if json_:
             print(json.dumps(findings.as_dict(), indent=2, ensure_ascii=False))

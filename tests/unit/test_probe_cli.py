@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import relumine as rl
+from problems import two_layer
 from relumine.cli import app
 from relumine.targets import load_target
+from servers import ModelServer, served
 
 FACTORIES = """
 import torch
@@ -88,3 +91,25 @@ def test_a_budget_holds_behind_an_adapter(made):
     code, text = run("reconstruct", f"{made}:absolute", "--probe", "--budget", "60")
     assert code == 3
     assert "BUDGET EXHAUSTED" in text
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_server_is_probed_and_then_reconstructed(tmp_path, monkeypatch, dtype):
+    monkeypatch.chdir(tmp_path)
+    problem = two_layer(10, 6, 3, dtype=dtype, values="logits")
+
+    def times(x: np.ndarray, gradients: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        answer = problem.oracle(x, gradients=gradients)
+        maps = (x[:, None] * answer.jacobians).astype(dtype) if gradients else None
+        return answer.values, maps
+
+    with served(ModelServer(rl.FunctionOracle(times, problem.offer))) as url:
+        code, text = run("probe", url, "--input-shape", "10", "--outputs", "3", "--write-config", "server.toml")
+        assert code == 0, text
+        written = tomllib.loads(Path("server.toml").read_text())
+        assert (written["explanation"], written["offer"]["dtype"]) == ("input-times-gradient", dtype)
+        code, text = run("reconstruct", url, "--endpoint-config", "server.toml", "-o", "clone.safetensors")
+        assert code == 0, text
+    points = np.random.default_rng(0).standard_normal((50, 10))
+    clone = load_target("clone.safetensors")(points, gradients=False).values
+    np.testing.assert_allclose(clone, problem.predict(points), atol=1e-9 if dtype == "float64" else 1e-4)

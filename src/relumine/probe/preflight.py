@@ -77,6 +77,12 @@ class Probe:
         return replace(found, spent=meter.spent.since(before))
 
 
+def answers_in_float32(oracle: Oracle, rng: int | np.random.Generator | None = None) -> bool:
+    """Whether one value query is answered in numbers that float32 can hold, if the oracle shows all digits."""
+    values = oracle(np.random.default_rng(rng).standard_normal((1, oracle.offer.dimension)), gradients=False).values
+    return bool(np.all(values == values.astype(np.float32)))
+
+
 class _Run:
     """One preflight."""
 
