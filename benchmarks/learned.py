@@ -2,6 +2,7 @@
 
 python benchmarks/learned.py steps           a step of gradient matching against a plain step and the naive one
 python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
+python benchmarks/learned.py settings        λ, learning rate and round corners, judged by answers that were held out
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
 Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries`` that are there are
@@ -9,6 +10,8 @@ not run again.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import platform
 import time
@@ -22,6 +25,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+import relumine as rl
 from relumine import explain, zoo
 from relumine.oracle.base import Offer
 from relumine.reconstruct.matching_fit import Schedule, _Fit
@@ -38,6 +42,20 @@ ROUNDS = 12
 
 CHOICES = ((Target("conv", "mnist"), (10, 30, 100)), (Target("two_layer", "mnist"), (10, 30, 100)))
 SEEDS = 8
+
+SETTINGS = (
+    {},
+    {"weight": 0.01},
+    {"weight": 1.0},
+    {"learning_rate": 0.03},
+    {"learning_rate": 0.12},
+    {"steps": 1600},
+    {"rounding": 0.0},
+    {"rounding": 0.5},
+    {"logits_by": "cross-entropy"},
+)
+SETTINGS_SEEDS = 3
+HELD_OUT = 1000
 
 
 def steps() -> None:
@@ -141,10 +159,39 @@ def queries() -> None:
     _write(path, kept)
 
 
+def settings() -> None:
+    """Students of ten answers, one setting changed at a time, judged by the target's answers at other images."""
+    split = zoo.dataset("mnist").split(seed=0)
+    path = RESULTS / "learned_settings.jsonl"
+    rows = _read(path.name) if path.exists() else []
+    done = {(row["network"], row["source"], json.dumps(row["settings"]), row["seed"]) for row in rows}
+    for name, source in (("conv", "pool"), ("conv", "gaussian"), ("two_layer", "pool")):
+        target = zoo.trained(name, split).module
+        oracle = explain.ExplainedOracle(target, explain.Gradient(), split.shape)
+        for seed, changed in itertools.product(range(SETTINGS_SEEDS), SETTINGS):
+            if (name, source, json.dumps(changed), seed) in done:
+                continue
+            queries = split.pool[:5000] if source == "pool" else source
+            make = functools.partial(zoo.network, name, split.shape, 10)
+            result = rl.GradientMatching(make, 10, source=queries, **{"steps": 800} | changed)(oracle, rng=seed)
+            row = {"network": name, "source": source, "settings": changed, "seed": seed}
+            row |= {"gap": _gap(result, oracle, split.pool[-HELD_OUT:]), **_where()}
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+            _write(path, rows)
+
+
+def _gap(result: rl.Reconstruction, oracle: rl.Oracle, held_out: np.ndarray) -> float:
+    """Squared error of the logits at inputs that were not asked, relative to the logits' variance."""
+    inputs = held_out.reshape(len(held_out), -1)
+    wanted = oracle(inputs, gradients=False).values
+    return float(np.square(result.predict(inputs) - wanted).mean() / wanted.var())
+
+
 def table() -> None:
-    """Both tables between their marks in the page."""
+    """All tables between their marks in the page."""
     page = PAGE.read_text("utf-8")
-    for name, lines in (("steps", _steps_table()), ("queries", _queries_table())):
+    for name, lines in (("steps", _steps_table()), ("queries", _queries_table()), ("settings", _settings_table())):
         start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, rest = page.split(start)
         page = before + start + "\n".join(lines) + "\n" + end + rest.split(end)[1]
@@ -176,6 +223,20 @@ def _queries_table() -> Iterable[str]:
         yield f"| {network} | {count} | {means[0]:.1f} % | {means[1]:.1f} % | {gain} | {len(seeds)} |"
 
 
+def _settings_table() -> Iterable[str]:
+    rows = _read("learned_settings.jsonl")
+    columns = list(dict.fromkeys((row["network"], row["source"]) for row in rows))
+    yield "| changed | " + " | ".join(f"{network}, {source}" for network, source in columns) + " |"
+    yield "|---|" + "---|" * len(columns)
+    for changed in SETTINGS:
+        cells = []
+        for network, source in columns:
+            some = [r["gap"] for r in rows if (r["network"], r["source"], r["settings"]) == (network, source, changed)]
+            cells.append(f"{fmean(some):.3f} ({len(some)})" if some else "–")
+        name = ", ".join(f"{key} = {value}" for key, value in changed.items()) or "nothing"
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
 def _where() -> dict[str, object]:
     return {
         "torch": version("torch"),
@@ -195,10 +256,10 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["steps", "queries"])
+    parser.add_argument("part", nargs="?", choices=["steps", "queries", "settings"])
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
     if chosen.part:
-        {"steps": steps, "queries": queries}[chosen.part]()
+        {"steps": steps, "queries": queries, "settings": settings}[chosen.part]()
     if chosen.table:
         table()
