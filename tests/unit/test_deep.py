@@ -77,6 +77,14 @@ def test_probabilities_are_enough():
     assert error(result, problem) <= 1e-9
 
 
+def test_float32_is_enough_for_an_accordingly_close_clone():
+    problem = network(60, 20, 10, 5, seed=1, dtype="float32")
+    result = run(problem.oracle)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-3
+    assert result.hidden == (20, 10)
+
+
 def test_units_that_are_rarely_on_are_found():
     """One unit of the second layer is on at about one Gaussian point in a thousand."""
     problem = network(40, 20, 10, 3, seed=5)

@@ -12,7 +12,6 @@ from relumine.reconstruct.deep_growth import Growth
 from relumine.reconstruct.deep_search import Search
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
-from relumine.reconstruct.verification import TOLERANCE
 
 # Fewer points than this are never compared.
 _LEAST_POINTS = 100
@@ -84,7 +83,7 @@ class _Run:
         self.rng = rng
         self.search = Search(meter, settings.limit, rng)
         self.comparison = self.search.comparison
-        self.growth = Growth(self.search, meter, 1e-6, 1e-7)
+        self.growth = Growth(self.search, meter)
         self.network: Network | None = None
         self.gaussian = 0  # so many of the compared points are Gaussian
 
@@ -112,7 +111,7 @@ class _Run:
 
     @property
     def _tolerance(self) -> float:
-        return TOLERANCE["float64"]
+        return self.search.precision.compared
 
     def _compare(self, network: Network) -> None:
         """Ask the values at fresh points; they are compared with every later network."""

@@ -36,11 +36,9 @@ class _Progress:
 class Growth:
     """Grows the network from what the book has, asking for what is missing."""
 
-    def __init__(self, search: Search, meter: Metered, same: float, tolerance: float) -> None:
+    def __init__(self, search: Search, meter: Metered) -> None:
         self.search = search
         self.meter = meter
-        self.same = same
-        self.tolerance = tolerance
         self.leads: set[int] = set()  # steps whose kink is of a unit that is missing somewhere
         self.layers = Layers()  # the most that was ever proved
         self.unfinished: NextLayer | None = None
@@ -72,7 +70,7 @@ class Growth:
 
     def network(self) -> Network | None:
         """The whole network, or None if some layer could not be finished."""
-        return self._grow(NextLayer(Layers(), self.search, self.same))
+        return self._grow(NextLayer(Layers(), self.search))
 
     def _grow(self, stage: NextLayer) -> Network | None:
         """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""
@@ -104,7 +102,7 @@ class Growth:
                 return network
             progress.hint.suspects, progress.stuck = behind.back.unexplained, 0
             if not len(stage.layers):  # its coordinates have changed
-                stage = NextLayer(stage.layers, self.search, self.same)
+                stage = NextLayer(stage.layers, self.search)
         return None
 
     @staticmethod
@@ -144,13 +142,13 @@ class Growth:
         """The network with these units as its last hidden layer, if they explain all answers."""
         book, layers = self.search.book, stage.layers
         progress.hint.along = None
-        last = last_layer(layers, rows, biases, book, self.search.rng, self.tolerance)
+        last = last_layer(layers, rows, biases, book, self.search.rng, self.search.precision)
         if last is None:
             return None
         term = last.turned().jacobian
-        plain = last.plain(10 * self.tolerance) is not None or term.size < last.units
+        plain = last.plain(10 * self.search.precision.fit) is not None or term.size < last.units
         if plain or progress.stuck >= _PATIENCE or progress.effort == _EFFORTS:
-            return assembled(layers, last, book, self.search.offer, 10 * self.tolerance)
+            return assembled(layers, last, book, self.search.offer, 10 * self.search.precision.fit)
         # A linear term that cannot be turned away is made by units that were on at every answered point.
         progress.hint.along = np.linalg.svd(term)[2][0]
         return None
@@ -174,4 +172,4 @@ class Growth:
         if sum(grown.widths) > sum(self.layers.widths):
             self.layers = grown
             self.meter.found(sum(grown.widths))
-        return NextLayer(grown, self.search, self.same)
+        return NextLayer(grown, self.search)

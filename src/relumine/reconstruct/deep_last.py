@@ -4,7 +4,8 @@ import numpy as np
 
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.deep_book import Book
-from relumine.reconstruct.deep_layers import CLEAR, Layers
+from relumine.reconstruct.deep_layers import Layers
+from relumine.reconstruct.deep_precision import Precision
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.shallow import Shallow
 
@@ -14,10 +15,10 @@ _DIRECTIONS = 3
 
 
 def last_layer(
-    layers: Layers, rows: Array, biases: Array, book: Book, rng: np.random.Generator, tolerance: float
+    layers: Layers, rows: Array, biases: Array, book: Book, rng: np.random.Generator, precision: Precision
 ) -> Shallow | None:
     """f = W relu(Aφ + b) + Bφ + c by least squares, if that explains all answers; B makes orientations unnecessary."""
-    clear = ~layers.with_layer(rows, biases).explains(book.points, CLEAR)
+    clear = ~layers.with_layer(rows, biases).explains(book.points, precision.clear)
     points, values, jacobians = book.points[clear], book.values[clear], book.jacobians[clear]
     features = layers.features(points)
     signals = features @ rows.T + biases
@@ -36,7 +37,7 @@ def last_layer(
     if len(system) < system.shape[1]:
         return None
     found = np.linalg.lstsq(system, target, rcond=1e-12)[0]
-    if np.abs(system @ found - target).max() > tolerance * max(float(np.abs(target).max()), 1e-300):
+    if np.abs(system @ found - target).max() > precision.fit * max(float(np.abs(target).max()), 1e-300):
         return None
     return Shallow(found[len(rows) : -1].T, found[-1], found[: len(rows)], rows, biases)
 

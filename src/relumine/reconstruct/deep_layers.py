@@ -13,9 +13,6 @@ from relumine.oracle.base import Array
 
 Mask = NDArray[np.bool_]
 
-# At points closer than this to a known boundary, relative to their size, rounding may decide which side they are on.
-CLEAR = 1e-9
-
 
 @dataclass(frozen=True, eq=False)
 class Layers:

@@ -40,11 +40,11 @@ class Hint:
 class NextLayer:
     """Finds the layer behind ``layers``."""
 
-    def __init__(self, layers: Layers, search: Search, same: float) -> None:
+    def __init__(self, layers: Layers, search: Search) -> None:
         self.layers = layers
         self.search = search
-        self.same = same
-        self.back = PulledBack(layers, search.book, same)
+        self.same = search.precision.same
+        self.back = PulledBack(layers, search.book, search.precision)
         self.units: list[Unit] = []
         self._seen = 0
         self._explored = 0
@@ -59,7 +59,7 @@ class NextLayer:
         """Take note of the kinks seen since."""
         steps = self.search.book.steps(self._seen)
         if len(steps.left):
-            new = sightings(self.layers, self.search.book.points, steps, self.same, self._seen)
+            new = sightings(self.layers, self.search.book.points, steps, self.search.precision, self._seen)
             self.units = gather(self.units, new, self.same)
             self._seen += len(steps.left)
 

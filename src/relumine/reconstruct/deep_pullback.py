@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep_book import Book
-from relumine.reconstruct.deep_layers import CLEAR, Layers, Mask
+from relumine.reconstruct.deep_layers import Layers, Mask
+from relumine.reconstruct.deep_precision import Precision
 
 # Orientation: so many ways of choosing units that are off are tried where the rows are dependent.
 _WAYS = 600
@@ -33,10 +34,11 @@ class Missing:
 class PulledBack:
     """Grows with the book: features, gradients by the features, and which features are on, at every answered point."""
 
-    def __init__(self, layers: Layers, book: Book, same: float) -> None:
+    def __init__(self, layers: Layers, book: Book, precision: Precision) -> None:
         self.layers = layers
         self.book = book
-        self.same = same
+        self.same = precision.same
+        self._close = precision.clear
         self._gradients: list[Array] = []
         self._clear: list[bool] = []
         self._unexplained: list[bool] = []
@@ -48,7 +50,7 @@ class PulledBack:
         points, jacobians = self.book.points[first:], self.book.jacobians[first:]
         if not len(points):
             return
-        clear = ~self.layers.explains(points, CLEAR)
+        clear = ~self.layers.explains(points, self._close)
         slopes, on = self.layers.feature_slopes(points), self.layers.on(points)
         for i in range(len(points)):
             gradients, unique = self._pulled(slopes[i], on[i], jacobians[i])

@@ -8,6 +8,7 @@ from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered
 from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.deep_book import Book
+from relumine.reconstruct.deep_precision import precision_for
 from relumine.reconstruct.line import Line, LineSearch, Sight
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Outcome, Stop
@@ -31,6 +32,7 @@ class Search:
         self.comparison = Comparison(self.oracle, rng)
         self.book = Book(self.offer.dimension, self.offer.outputs)
         self.noise = Noise(0.0)
+        self.precision = precision_for(self.noise)
         self.rng = rng
         self._meter = meter
         self._limit = limit
@@ -64,6 +66,7 @@ class Search:
             before, after = self.book.jacobians[-2:]
             change = float(np.linalg.norm(after - before))
             changed += change > self.noise.of(float(np.linalg.norm(before)), before.size)
+        self.precision = precision_for(self.noise)
         # One pair may happen to lie on both sides of a boundary.
         if changed > 1:
             raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of 3 gradients changed within {near:g}")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep_book import Book, Steps
 from relumine.reconstruct.deep_layers import Layers, Mask
+from relumine.reconstruct.deep_precision import Precision
 
 # Sightings that agree on fewer features may do so by chance; the bias must agree besides.
 _LEAST = 2
@@ -30,11 +31,11 @@ class Sighting:
     point: Array
 
 
-def sightings(layers: Layers, points: Array, steps: Steps, tolerance: float, first: int) -> list[Sighting]:
+def sightings(layers: Layers, points: Array, steps: Steps, precision: Precision, first: int) -> list[Sighting]:
     """The kinks of these steps that no known unit explains, pulled back to the features; steps count from ``first``."""
     at = np.flatnonzero(steps.kinked)
     kinks = points[steps.left[at]] + steps.share[at, None] * (points[steps.right[at]] - points[steps.left[at]])
-    new = ~layers.explains(kinks, 0.01 * tolerance)
+    new = ~layers.explains(kinks, precision.kink)
     at, kinks = at[new], kinks[new]
     if not len(layers):
         everything = np.ones(points.shape[1], dtype=bool)
@@ -46,7 +47,7 @@ def sightings(layers: Layers, points: Array, steps: Steps, tolerance: float, fir
     slopes, features, on = layers.feature_slopes(kinks), layers.features(kinks), layers.on(kinks)
     found = []
     for i, k in enumerate(at):
-        back = _pulled_back(slopes[i], on[i], steps.normals[k], tolerance)
+        back = _pulled_back(slopes[i], on[i], steps.normals[k], precision.same)
         if back is not None:
             place = first + int(k), int(steps.line[k]), kinks[i]
             found.append(Sighting(back, on[i], -float(back @ features[i]), *place))
