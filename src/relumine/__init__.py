@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from relumine.errors import OracleError as OracleError
     from relumine.errors import OracleFailedError as OracleFailedError
     from relumine.errors import QuotaError as QuotaError
+    from relumine.errors import RefusedError as RefusedError
     from relumine.errors import RelumineError as RelumineError
     from relumine.errors import StoreError as StoreError
     from relumine.errors import TargetError as TargetError
@@ -58,7 +59,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "errors": (
         "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
-        "OracleFailedError QuotaError RelumineError StoreError TargetError"
+        "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
     "oracle.base": "Answer Offer Oracle",
     "oracle.divided": "DividedByInput",

@@ -9,7 +9,8 @@ RelumineError
 │   │   └── ChangedError           the same question gets another answer than before: the model was exchanged
 │   └── OracleFailedError      the oracle raised
 │       ├── AccessError            an endpoint denies access: the run is over
-│       └── QuotaError             an endpoint's quota is used up, for longer than one would wait
+│       ├── QuotaError             an endpoint's quota is used up, for longer than one would wait
+│       └── RefusedError           a defence refuses some of the rows asked: none was answered
 ├── LedgerError            a ledger belongs to another target, or cannot be read or written
 ├── StoreError             a run store is in use, or cannot be read or written
 └── BudgetError            the next question would exceed the budget (it was not asked)
@@ -56,6 +57,14 @@ class AccessError(OracleFailedError):
 
 class QuotaError(OracleFailedError):
     """An endpoint's quota is used up."""
+
+
+class RefusedError(OracleFailedError):
+    """A defence refuses ``rows`` (positions in the request); none of the request was answered."""
+
+    def __init__(self, message: str, *, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class LedgerError(RelumineError):

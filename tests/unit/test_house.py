@@ -22,6 +22,7 @@ ARROWS = {
     "errors": set(),
     "oracle": {"oracle", "errors"},
     "explain": {"explain", "oracle", "errors"},
+    "defend": {"defend", "oracle", "errors"},
     "reconstruct": {"reconstruct", "explain", "oracle", "errors"},
 }
 

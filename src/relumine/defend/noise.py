@@ -1,0 +1,156 @@
+"""Noise: on answers, or on the inputs whose gradients are averaged."""
+
+from dataclasses import InitVar, dataclass, field, replace
+from hashlib import blake2b
+from typing import Literal, Protocol
+
+import numpy as np
+
+from relumine.defend.base import Defended, Of, Rng, as_distribution
+from relumine.oracle.base import Answer, Array, DType, Offer, joined
+from relumine.oracle.metered import Metered, Spent, metered
+
+Repeat = Literal["fresh", "consistent"]
+
+# Gradients of noisy points held at once: 32 MB.
+_NUMBERS_AT_ONCE = 2**22
+
+
+class _Source(Protocol):
+    def normals(self, rows: Array, count: int) -> Array:
+        """n×count standard normal numbers for n inputs."""
+
+
+@dataclass(frozen=True)
+class _Fresh:
+    """New noise every time, drawn input by input: asking in one batch or in several uses the same."""
+
+    rng: np.random.Generator
+
+    def normals(self, rows: Array, count: int) -> Array:
+        return self.rng.standard_normal((len(rows), count))
+
+
+@dataclass(frozen=True)
+class _Keyed:
+    """The same noise for the same input: a keyed hash of the input, as the target sees it, is the seed.
+
+    Inputs that round to the same numbers in the target's precision are the same input; else noise could be averaged
+    away between them.
+    """
+
+    key: bytes
+    dtype: DType
+
+    def normals(self, rows: Array, count: int) -> Array:
+        seen = rows.astype(self.dtype) + 0.0  # no negative zeros
+        return np.array([self._generator(row).standard_normal(count) for row in seen]).reshape(len(rows), count)
+
+    def _generator(self, row: Array) -> np.random.Generator:
+        digest = blake2b(np.ascontiguousarray(row).tobytes(), key=self.key, digest_size=16).digest()
+        return np.random.default_rng(int.from_bytes(digest, "big"))
+
+
+def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _Source:
+    generator = np.random.default_rng(rng)
+    return _Fresh(generator) if repeat == "fresh" else _Keyed(generator.bytes(32), offer.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise(Defended):
+    """Blurs every number by Gaussian noise of standard deviation ``sigma``.
+
+    kind:   "additive", or "multiplicative": each number times 1 + noise
+    repeat: "fresh" noise at every question, which averaging takes away, or "consistent": the same input always gets
+            the same noise
+    rng:    source of the noise, or of the key from which consistent noise is made
+
+    Probabilities stay probabilities: they are cut to [0, 1] and made to sum to 1 again.
+    """
+
+    sentence = "Blurs {what} by {repeat} {kind} Gaussian noise of standard deviation {sigma}."
+
+    sigma: float
+    kind: Literal["additive", "multiplicative"] = "additive"
+    repeat: Repeat = "fresh"
+    of: Of = "both"
+    rng: InitVar[Rng] = None
+    _noise: _Source = field(init=False, repr=False)
+
+    def __post_init__(self, rng: Rng) -> None:
+        self._require(np.isfinite(self.sigma) and self.sigma > 0, "a positive standard deviation", self.sigma)
+        self._require_numbers(self.of)
+        object.__setattr__(self, "_noise", _source(self.repeat, rng, self.oracle.offer))
+
+    def _offered(self, offer: Offer) -> Offer:
+        return replace(offer, random=offer.random or self.repeat == "fresh")
+
+    def _answered(self, rows: Array, gradients: bool) -> Answer:
+        answer = self.oracle(rows, gradients=gradients)
+        # Those of the values first: they are the same whether gradients are asked or not.
+        wanted = answer.values.shape[1] + (answer.jacobians[:1].size if gradients and len(rows) else 0)
+        for_values, for_maps = np.split(self._noise.normals(rows, wanted), [answer.values.shape[1]], axis=1)
+        values, maps = answer.values, answer.gradients
+        if self.of != "gradients":
+            values = self._blurred(values, for_values)
+            values = as_distribution(values) if self.oracle.offer.values == "probabilities" else values
+        if maps is not None and self.of != "values":
+            maps = self._blurred(maps, for_maps.reshape(maps.shape))
+        return Answer(values, maps)
+
+    def _blurred(self, numbers: Array, normals: Array) -> Array:
+        return numbers + self.sigma * normals * (numbers if self.kind == "multiplicative" else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothGrad(Defended):
+    """Answers the mean of ``samples`` gradients at points around the input, with Gaussian noise of ``sigma``.
+
+    For targets whose gradients can be asked anywhere: each answer with gradients costs the oracle inside one value
+    and ``samples`` gradients, which ``spent`` counts. Noisy points are cut to the box of valid inputs, if there is one.
+    Where one class is to be shown, choose it afterwards (``smoothgrad:…+top``), for all points alike.
+    """
+
+    sentence = "Shows the mean gradient of {samples} points around the input ({repeat} noise, sigma {sigma})."
+
+    samples: int
+    sigma: float
+    repeat: Repeat = "fresh"
+    rng: InitVar[Rng] = None
+    _noise: _Source = field(init=False, repr=False)
+    _meter: Metered = field(init=False, repr=False)
+
+    def __post_init__(self, rng: Rng) -> None:
+        self._require(self.samples >= 1, "at least 1 sample", self.samples)
+        self._require(np.isfinite(self.sigma) and self.sigma > 0, "a positive standard deviation", self.sigma)
+        self._require_gradients()
+        several = self.oracle.offer.outputs > 1 and self.oracle.offer.gradients == "top"
+        self._require(not several, "gradients of chosen outputs (or choose the top class afterwards)", "top")
+        object.__setattr__(self, "_noise", _source(self.repeat, rng, self.oracle.offer))
+        object.__setattr__(self, "_meter", metered(self.oracle))
+
+    @property
+    def spent(self) -> Spent:
+        """What the oracle inside was asked."""
+        return self._meter.spent
+
+    def _offered(self, offer: Offer) -> Offer:
+        return replace(offer, random=offer.random or self.repeat == "fresh")
+
+    def _answered(self, rows: Array, gradients: bool) -> Answer:
+        if not gradients:
+            return self._meter(rows, gradients=False)
+        offer = self.oracle.offer
+        at_once = max(1, _NUMBERS_AT_ONCE // (self.samples * offer.gradient_rows * offer.dimension))
+        parts = [self._averaged(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
+        return joined(offer, parts, gradients=True)
+
+    def _averaged(self, rows: Array) -> Answer:
+        count, dimension = rows.shape
+        noise = self._noise.normals(rows, self.samples * dimension).reshape(count, self.samples, dimension)
+        points = rows[:, None] + self.sigma * noise
+        if self.oracle.offer.box is not None:
+            points = points.clip(*self.oracle.offer.box)
+        maps = self._meter(points.reshape(-1, dimension), gradients=True).jacobians
+        mean = maps.reshape(count, self.samples, *maps.shape[1:]).mean(axis=1)
+        return Answer(self._meter(rows, gradients=False).values, mean)
