@@ -1,7 +1,7 @@
 """The preflight over captum's methods: is each told, and is no adapter used that gives wrong gradients?
 
     python benchmarks/probe.py                            # prints the table
-    python benchmarks/probe.py -o benchmarks/results/probe.jsonl
+    python benchmarks/probe.py --seeds 2 -o benchmarks/results/probe.jsonl
 
 Targets: networks trained on scikit-learn's digits and random ones, with and without biases, in float64 and float32,
 that answer logits or probabilities. Whatever the preflight says, the gradients of the adapter that it chooses are then
@@ -74,7 +74,7 @@ def digits(bias: bool) -> nn.Sequential:
     return module.eval()
 
 
-def targets(dtype: torch.dtype) -> Iterator[tuple[str, nn.Sequential, bool]]:
+def targets(dtype: torch.dtype, seed: int) -> Iterator[tuple[str, nn.Sequential, bool]]:
     """Name, module, and whether it has biases."""
     for bias in (True, False):
         named = "" if bias else ", no biases"
@@ -82,16 +82,16 @@ def targets(dtype: torch.dtype) -> Iterator[tuple[str, nn.Sequential, bool]]:
         fresh = random_network(64, 32, 10, bias=bias, seed=0, dtype=dtype)
         fresh.load_state_dict(copied.state_dict())
         yield f"digits{named}", fresh, bias
-        yield f"random{named}", random_network(20, 16, 4, bias=bias, seed=1, dtype=dtype), bias
+        yield f"random{named}", random_network(20, 16, 4, bias=bias, seed=1 + seed, dtype=dtype), bias
 
 
-def cases() -> Iterator[tuple[str, nn.Sequential, bool, Shown, str]]:
+def cases(seed: int) -> Iterator[tuple[str, nn.Sequential, bool, Shown, str]]:
     for dtype, values in product(DTYPES, ("logits", "probabilities")):
-        for name, module, bias in targets(DTYPES[dtype]):
+        for name, module, bias in targets(DTYPES[dtype], seed):
             for method in METHODS:
                 if (method, values) not in UNAVAILABLE:
                     yield name, module, bias, Shown(method, values), dtype
-        image = image_network(8, 3, seed=0, dtype=DTYPES[dtype])
+        image = image_network(8, 3, seed=seed, dtype=DTYPES[dtype])
         yield "images", image, True, Shown("GradCAM", values), dtype
 
 
@@ -156,10 +156,12 @@ def table(rows: list[Row]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="also write every preflight as a line of JSON")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--seeds", type=int, default=1, help="repetitions, each with other random networks and questions"
+    )
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows = [measured(*case, seed) for seed in range(options.seeds) for case in cases()]
+    rows = [measured(*case, seed) for seed in range(options.seeds) for case in cases(seed)]
     if options.output is not None:
         options.output.parent.mkdir(parents=True, exist_ok=True)
         options.output.write_text("".join(f"{json.dumps(asdict(row), ensure_ascii=False)}\n" for row in rows))

@@ -28,7 +28,7 @@ Recipe = Literal[
 RECIPES: tuple[Recipe, ...] = get_args(Recipe)
 
 # So far out SmoothGrad's noise, of the size of an input, is lost; the biases keep the digits that remain.
-FAR: dict[DType, float] = {"float64": 2.0**12, "float32": 2.0**8}
+FAR: dict[DType, float] = {"float64": 2.0**12, "float32": 2.0**10}
 
 
 def adapted(oracle: Oracle, recipe: str) -> Oracle:
