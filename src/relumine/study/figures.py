@@ -78,9 +78,13 @@ def draw_curves(
             ax.set_ylabel(view.label)
         for ax in axes[-columns:]:
             ax.set_xlabel("numbers returned" if view.floats else "queries")
-        handles, labels = axes[0].get_legend_handles_labels()
+        known = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
         sheet.legend(
-            handles, labels, loc="outside lower center", ncols=columns + 2 if columns > 1 else 3, frameon=False
+            [*known.values()],
+            [*known],
+            loc="outside lower center",
+            ncols=columns + 2 if columns > 1 else 3,
+            frameon=False,
         )
         sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")
         sheet.text(0.01, 1 - 0.36 / size[1], subtitle, fontsize=8.5, color=_QUIET, va="top")
@@ -94,7 +98,9 @@ def _draw_panel(results: Results, panel: Panel, ax: "Axes", view: View) -> None:
     if target is not None and view.measure == "test_accuracy":
         ax.axhline(100 * target, color=_INK, linewidth=0.9, linestyle=(0, (5, 3)), label="target", zorder=1)
     ax.set_xscale("log")
-    if not view.floats:
+    if not ax.lines:
+        ax.text(0.5, 0.5, "not run", color=_QUIET, ha="center", transform=ax.transAxes)
+    if not view.floats or not ax.lines:
         _count_queries(ax, panel.plan.budgets)
     ax.set_ylim(0, 103)
     ax.set_title(panel.title, loc="left")
@@ -110,6 +116,8 @@ def _count_queries(ax: "Axes", budgets: tuple[int, ...]) -> None:
 
 def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes", view: View) -> None:
     points = results.points(panel, curve, view.measure)
+    if not points:
+        return
     colour, marker = _LOOKS[curve.name]
     each = (results.floats_per_query(panel, curve) or 1) if view.floats else 1
     places = [each * point.budget for point in points]
