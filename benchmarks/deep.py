@@ -60,6 +60,12 @@ def expanding(seeds: int = 20) -> Iterator[Case]:
         yield Case("expanding", "10-20-20-1", "float64", seed)
 
 
+def trained(seeds: int = 10) -> Iterator[Case]:
+    """Trained on MNIST; RELUMINE_DATA names the folder with the data."""
+    for seed in range(seeds):
+        yield Case("trained", "784-64-32-10", "float64", seed)
+
+
 def single(seeds: int = 20) -> Iterator[Case]:
     """A target that computes in float32."""
     for seed in range(seeds):
@@ -80,7 +86,7 @@ def width(seeds: int = 10) -> Iterator[Case]:
             yield Case("width", f"64-{units}-{units}-10", "float64", seed)
 
 
-EXPERIMENTS = {each.__name__: each for each in (networks, width, depth, expanding, single)}
+EXPERIMENTS = {each.__name__: each for each in (networks, width, depth, trained, expanding, single)}
 
 
 class Timed:
@@ -119,9 +125,35 @@ class Timed:
         return signal @ self.weights[-1].T + self.biases[-1], masks
 
 
+def train(target: Timed, seed: int) -> None:
+    """1,500 steps of Adam on MNIST, from the random weights that the target has."""
+    import torch
+
+    from relumine import zoo
+
+    data = zoo.dataset("mnist").train
+    inputs, labels = torch.tensor(data.inputs).flatten(1), torch.tensor(data.labels.astype(np.int64))
+    shapes = [tuple(weight.shape[::-1]) for weight in target.weights]
+    layers = [torch.nn.Linear(*shape) for shape in shapes]
+    for layer, weight, bias in zip(layers, target.weights, target.biases, strict=True):
+        layer.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    module = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.ReLU())))[:-1]
+    optimiser = torch.optim.Adam(module.parameters(), 1e-3)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(1500):
+        batch = torch.randint(len(inputs), (128,), generator=generator)
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(module(inputs[batch]), labels[batch]).backward()
+        optimiser.step()
+    target.weights = [layer.weight.detach().double().numpy() for layer in layers]
+    target.biases = [layer.bias.detach().double().numpy() for layer in layers]
+
+
 def run(case: Case) -> dict[str, object]:
     """What came out of one case; the error is the largest on 10,000 Gaussian points, relative to the largest output."""
     target = Timed(case.sizes, case.dtype, case.seed)
+    if case.experiment == "trained":
+        train(target, case.seed)
     began = time.perf_counter()
     result = rl.Deep()(target, rng=case.seed)
     seconds = time.perf_counter() - began

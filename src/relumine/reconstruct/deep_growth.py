@@ -30,6 +30,8 @@ class _Progress:
     stuck: int = 0  # efforts in a row that showed nothing new
     numbers: int = 0  # numbers known of the layer's rows
     tried: int = 0  # units with which the layer was taken for complete
+    count: int = 0  # units that could not be turned the right way around
+    unturned: int = 0  # efforts in a row for which that was so
     hint: Hint = field(default_factory=Hint)
 
 
@@ -94,6 +96,10 @@ class Growth:
                 continue
             turned = stage.back.turned(rows, biases)
             if turned is None:
+                progress.unturned = progress.unturned + 1 if len(rows) == progress.count else 0
+                progress.count = len(rows)
+                if progress.unturned >= _FRUITLESS:
+                    return None
                 continue
             progress.tried = len(rows)
             behind = self._behind(stage.layers, *turned)
