@@ -16,12 +16,13 @@ from servers import ModelServer, served
 
 FACTORIES = """
 import torch
-from relumine.explain import AbsoluteGradient, ExplainedOracle, IntegratedGradients, SmoothGrad
+from relumine.explain import AbsoluteGradient, ExplainedOracle, Gradient, IntegratedGradients, SmoothGrad
 
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(8, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)).double()
 
+def gradient(): return ExplainedOracle(network(), Gradient(), (8,))
 def absolute(): return ExplainedOracle(network(), AbsoluteGradient(), (8,))
 def integrated(): return ExplainedOracle(network(), IntegratedGradients(), (8,))
 def smooth(): return ExplainedOracle(network(), SmoothGrad(0.3), (8,), rng=0)
@@ -73,6 +74,13 @@ def test_reconstruct_uses_what_a_preflight_found(made, explanation):
     truth = load_target(f"{made}:network")(points, gradients=False).values
     clone = load_target("clone.onnx")(points, gradients=False).values
     np.testing.assert_allclose(clone, truth, atol=1e-7)
+
+
+def test_without_an_adapter_every_phase_is_booked(made):
+    code, text = run("reconstruct", f"{made}:gradient", "--probe")
+    assert code == 0, text
+    assert "probe  " in text
+    assert "two layers: verify" in text
 
 
 def test_a_run_behind_an_adapter_is_resumed(made):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.oracle.base import Offer
-from relumine.oracle.metered import Metered
+from relumine.oracle.metered import Metered, Spent
 from relumine.probe.findings import Told
 from relumine.probe.recipes import adapted, restored
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
@@ -28,8 +28,9 @@ def reconstruct_behind(
     offer = offer or meter.offer
     offer = replace(offer, gradients="none") if recipe is None else offer
     if recipe in ("gradient", None) and offer == meter.offer and not one_by_one:
+        before = meter.spent
         result = asker(meter, rng)
-        return replace(result, spent=meter.spent)
+        return replace(result, spent=Spent.of({**before.phases, **result.spent.phases}))
     told = Told(meter, offer, one_by_one=one_by_one)
     with meter.phase("behind the adapter"):
         result = asker(told if recipe is None else adapted(told, recipe), rng)
