@@ -62,6 +62,13 @@ def test_an_unfinished_run_returns_the_layers_it_proved():
     np.testing.assert_allclose(np.sort(first.max(axis=1)), 1, atol=1e-9)
 
 
+def test_an_expanding_layer_is_not_called_recovered_and_the_remark_says_why():
+    result = run(network(6, 12, 8, 3, seed=0).oracle)
+    assert result.outcome is rl.Outcome.INCOMPLETE
+    assert "of layer 1, 12 units are complete" in result.evidence.remark
+    assert "turned" in result.evidence.remark
+
+
 def test_one_hidden_layer_is_a_deep_network_too():
     problem = network(20, 9, 3, seed=1)
     result = run(problem.oracle)

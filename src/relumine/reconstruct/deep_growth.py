@@ -59,15 +59,17 @@ class Growth:
         if stage is None:
             return "no layer was begun"
         rows, _ = stage.proved()
+        begun = f"proved: layers of {known} units; of layer {len(stage.layers) + 1}, {len(rows)} units are complete"
         parts = sum(not unit.complete and len(unit.lines) > 1 for unit in stage.units)
         missing = stage.back.missing(rows)
+        if missing is not None and not len(missing.wrong) and not parts:
+            return f"{begun}, but which way around they are turned could not be told: more queries will hardly help"
         left = int(np.linalg.matrix_rank(missing.rest, tol=1e-5)) if missing is not None and len(missing.wrong) else 1
         units = sum(self.layers.widths) + len(rows)
         more = int(np.ceil(self.search.book.count / max(units, 1) * max(left, parts)))
         return (
-            f"proved: layers of {known} units; of layer {len(stage.layers) + 1}, {len(rows)} units are complete, "
-            f"{parts} are known in part and at least {left} missing; at the price so far that is about {more} more "
-            "gradient queries, with another seed or a higher limit"
+            f"{begun}, {parts} are known in part and at least {left} missing; at the price so far that is about {more} "
+            "more gradient queries, with another seed or a higher limit"
         )
 
     def network(self) -> Network | None:
@@ -77,7 +79,7 @@ class Growth:
     def _grow(self, stage: NextLayer) -> Network | None:
         """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""
         progress = _Progress()
-        while progress.effort < _EFFORTS and progress.stuck < _FRUITLESS:
+        while progress.effort < _EFFORTS and max(progress.stuck, progress.unturned) < _FRUITLESS:
             rows, biases = self._effort(stage, progress)
             if self._misses_unit(stage):
                 return None
@@ -98,8 +100,6 @@ class Growth:
             if turned is None:
                 progress.unturned = progress.unturned + 1 if len(rows) == progress.count else 0
                 progress.count = len(rows)
-                if progress.unturned >= _FRUITLESS:
-                    return None
                 continue
             progress.tried = len(rows)
             behind = self._behind(stage.layers, *turned)
