@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from relumine import __version__
 from relumine.errors import BudgetError, MisuseError, OracleError, RelumineError
 
 if TYPE_CHECKING:
+    from relumine.defend.registry import Chain
     from relumine.oracle.base import Oracle
     from relumine.oracle.ledger import Ledger
     from relumine.reconstruct.result import Reconstructor
@@ -49,6 +51,12 @@ EngineName = Literal["local", "ray"]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
 Seed = Annotated[
     int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
+]
+Defend = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--defend", metavar="SPEC", help="Show less, e.g. round:4+top: docs/defences.md; repeatable, first innermost."
+    ),
 ]
 
 
@@ -125,6 +133,7 @@ def reconstruct(
         int | None, typer.Option(min=1, metavar="N", help="Requests at a time; 2 for a server elsewhere, here 4.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="For one request; 30 if not given.")] = None,
+    defend: Defend = None,
     probe: Annotated[
         bool,
         typer.Option("--probe", help="First find out what the explanations are, as 'relumine probe' does, and use it."),
@@ -152,6 +161,9 @@ def reconstruct(
         from relumine.targets import fingerprint, load_target
 
         asker = _reconstructor(method, hidden)
+        defence = _defence(defend)
+        if defence is not None:
+            _check_defensible(target, defence, run)
         for path in output or []:
             check_writable(path)
         screen = Console(stderr=True)
@@ -162,11 +174,13 @@ def reconstruct(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
         remote = oracle if isinstance(oracle, HttpOracle) else None
+        if defence is not None:
+            oracle = defence(oracle, rng=seed)
         if remote is not None and run is None:
             run = remote.run / f"{method}-{seed}"  # paid answers are always kept
             _say(f"answers are kept in {run}")
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
-        ledger = _ledger(run, oracle, **facts) if run else None
+        ledger = _ledger(run, oracle, defend=defence, **facts) if run else None
         started = time.monotonic()
         with Watch(screen) as watch, _interruption_explained(watch, ledger):
             meter = Metered(oracle, ledger=ledger, budget=budget, watch=watch)
@@ -362,6 +376,7 @@ def serve(
     of: Annotated[Values, typer.Option(help="What values are, and what is explained.")] = "logits",
     dtype: Annotated[DTypeName | None, typer.Option(help="Precision; the model's own if not given.")] = None,
     sigma: Annotated[float, typer.Option(metavar="N", help="Standard deviation of SmoothGrad's noise.")] = 0.1,
+    defend: Defend = None,
     seed: Seed = 0,
     input_shape: Annotated[
         str | None, typer.Option(metavar="N,N,…", help="Shape of one input, e.g. 1,28,28, where MODEL does not say.")
@@ -407,11 +422,14 @@ def serve(
         values = None if of == "logits" else of  # what most models answer, if they do not say
         oracle = load_target(model, input_shape=_parsed_shape(input_shape), values=values, factory=factory)
         shown = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
-        app = make_app(shown, name, keys=keys, limits=Limits(max_rows, max_bytes))
+        defence = _defence(defend)
+        guard = None if defence is None else partial(defence, rng=seed)
+        app = make_app(shown, name, keys=keys, limits=Limits(max_rows, max_bytes), defence=guard)
         listener = listen(host, port, keys)
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         if write_config is not None:
-            Endpoint(f"{address}/v1/models/{name}", shown.offer, explanation=explain).write(write_config)
+            offer = (guard(shown) if guard else shown).offer
+            Endpoint(f"{address}/v1/models/{name}", offer, explanation=explain).write(write_config)
         print(f"serving {address}/v1/models/{name} (:predict, :explain; {address}/docs)", flush=True)
         run_server(app, listener)
         used = sum(keys.used().values())
@@ -430,6 +448,26 @@ def _reconstructor(method: Method, hidden: int | None) -> "Reconstructor":
     names = {"two-layer": "TwoLayer", "values": "TwoLayerFromValues"}
     asker: Reconstructor = getattr(rl, names.get(method, method.capitalize()))()
     return asker
+
+
+def _defence(specs: list[str] | None) -> "Chain | None":
+    """What was chosen, told to whoever sits there."""
+    from relumine.defend import parse
+
+    if not specs:
+        return None
+    chain = parse("+".join(specs))
+    _say(f"defended: {chain.changes}")
+    return chain
+
+
+def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
+    from relumine.endpoints import is_url
+
+    if is_url(target):
+        raise MisuseError("--defend: expected a model that is loaded here; a server defends itself")
+    if defence.remembers and run is not None:
+        raise MisuseError(f"--run: answers behind {defence} depend on earlier ones, so that no run can go on")
 
 
 def _parsed_shape(text: str | None) -> tuple[int, ...] | None:

@@ -24,13 +24,15 @@ NOT_SETTINGS = ("oracle", "rng")
 class Defended(ABC):
     """Answers less than the oracle inside, and offers no more than it answers.
 
-    oracle:   who knows the answers
-    sentence: what is changed, for a report; {name} stands for a setting, {what} for what ``of`` chooses
+    oracle:    who knows the answers
+    sentence:  what is changed, for a report; {name} stands for a setting, {what} for what ``of`` chooses
+    remembers: whether an answer depends on what was asked before
     """
 
     oracle: Oracle
 
     sentence: ClassVar[str]
+    remembers: ClassVar[bool] = False
 
     @property
     def offer(self) -> Offer:

@@ -139,6 +139,7 @@ class Budget(Defended):
     """
 
     sentence = "Answers at most {rows} rows per client."
+    remembers = True
 
     rows: int
     _used: _Count = field(default_factory=_Count, init=False, repr=False)

@@ -137,6 +137,11 @@ class Chain:
         """What they change, a sentence each, in the order in which answers pass them."""
         return " ".join(step.changes for step in self.steps)
 
+    @property
+    def remembers(self) -> bool:
+        """Whether an answer depends on what was asked before: then each client needs a defended oracle of its own."""
+        return any(step.kind.defended.remembers for step in self.steps)
+
     def __call__(self, oracle: Oracle, rng: Rng = None) -> Oracle:
         """A defended version of the oracle. ``rng`` is the source of all noise."""
         for step, source in zip(self.steps, np.random.default_rng(rng).spawn(len(self.steps)), strict=True):

@@ -34,6 +34,8 @@ class _Suspicion:
 class Watching(Defended):
     """Refuses every request from the one that raises suspicion on; that one is not answered either."""
 
+    remembers = True
+
     _suspicion: _Suspicion = field(default_factory=_Suspicion, init=False, repr=False)
 
     @property

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,20 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from relumine import __version__
-from relumine.errors import BadAnswerError, BudgetError, MisuseError
+from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
 from relumine.oracle.base import Answer, Array, Oracle
 from relumine.serve.keys import Key, Keys
 from relumine.serve.payload import Payload, PayloadError
 
+Defence = Callable[[Oracle], Oracle]
+
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REFUSALS = {
     400: "The body is not JSON.",
+    403: "A defence of the model refuses some of these rows; none of them was answered.",
     413: "The body is longer than allowed.",
     422: "The body is JSON, but not at most so many rows of the model's input shape; or the answer is not finite.",
-    429: "The key's budget does not cover these rows; none of them was answered or counted.",
+    429: "The key's budget does not cover these rows; none of them was answered.",
 }
 
 
@@ -39,16 +43,22 @@ class Limits:
 
 
 class Served:
-    """A model that is asked by many at once. The oracle is asked one question at a time."""
+    """A model that is asked by many at once. The oracle is asked one question at a time.
 
-    def __init__(self, oracle: Oracle, name: str, keys: Keys, limits: Limits) -> None:
+    Each key has a defended oracle of its own, because a defence may remember what a client asked.
+    """
+
+    def __init__(self, oracle: Oracle, name: str, keys: Keys, limits: Limits, defence: Defence | None) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name, re.ASCII):
             raise MisuseError(f"--name: expected letters, digits, '.', '_' and '-', got {name!r}")
         self.name = name
-        self.payload = Payload(oracle.offer, limits.rows)
-        self.explains = oracle.offer.gradients != "none"
+        offer = (defence(oracle) if defence else oracle).offer
+        self.payload = Payload(offer, limits.rows)
+        self.explains = offer.gradients != "none"
         self.keys = keys
         self._oracle = oracle
+        self._defence = defence
+        self._defended: dict[str, Oracle] = {}
         self._limits = limits
         self._lock = threading.Lock()
 
@@ -58,7 +68,11 @@ class Served:
         rows = self._understood(await self._body(request))
         self._pay(key, len(rows))
         try:
-            answer = await run_in_threadpool(self._ask, rows, gradients)
+            answer = await run_in_threadpool(self._ask, key, rows, gradients)
+        except RefusedError as error:
+            raise HTTPException(403, str(error)) from error
+        except BudgetError as error:
+            raise HTTPException(429, str(error)) from error
         except BadAnswerError as error:
             raise HTTPException(422, f"the model has no finite answer to this: {error}") from error
         return Response(self.payload.content(answer), media_type="application/json")
@@ -90,14 +104,23 @@ class Served:
         except BudgetError as error:
             raise HTTPException(429, str(error)) from error
 
-    def _ask(self, rows: Array, gradients: bool) -> Answer:
+    def _ask(self, key: Key, rows: Array, gradients: bool) -> Answer:
         with self._lock:
-            return self._oracle(rows, gradients=gradients)
+            if key.name not in self._defended:
+                self._defended[key.name] = self._defence(self._oracle) if self._defence else self._oracle
+            return self._defended[key.name](rows, gradients=gradients)
 
 
-def make_app(oracle: Oracle, name: str, *, keys: Keys | None = None, limits: Limits | None = None) -> FastAPI:
-    """A FastAPI application that answers for an oracle under /v1/models/NAME."""
-    model = Served(oracle, name, keys or Keys([]), limits or Limits())
+def make_app(
+    oracle: Oracle,
+    name: str,
+    *,
+    keys: Keys | None = None,
+    limits: Limits | None = None,
+    defence: Defence | None = None,
+) -> FastAPI:
+    """A FastAPI application that answers for an oracle under /v1/models/NAME, behind a defence for each key."""
+    model = Served(oracle, name, keys or Keys([]), limits or Limits(), defence)
     app = FastAPI(title=f"relumine serve: {name}", version=__version__)
     app.exception_handler(AnyHTTPException)(_as_kserve_does)
     _add_health(app, model)
