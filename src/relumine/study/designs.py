@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from relumine.errors import MisuseError
-from relumine.study.experiment import Access, Experiment, Loss, Source, Student, Target
+from relumine.study.experiment import Access, Experiment, Loss, Match, Source, Student, Target
 
 FigureName = Literal["main", "unknown-class", "gaussian", "access", "smoothgrad"]
 ScaleName = Literal["smoke", "laptop", "paper"]
@@ -46,6 +46,8 @@ class Plan:
     steps:                      of a student's training, below 1,000 queries and from there on
     learning_rate:              of a student's training, for a layer of one input
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
+    matched_by_smoothgrad:      up to so many SmoothGrad queries the student's own SmoothGrad is compared with them, which
+                                costs N times as much as its plain gradient, which is compared beyond
     """
 
     network: str
@@ -56,6 +58,7 @@ class Plan:
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
     most_smoothgrad: int = 10_000
+    matched_by_smoothgrad: int = 100
 
     def settings(self, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
@@ -120,10 +123,14 @@ class Panel:
             access=curve.access(self.data),
             source=self.source,
             loss=curve.loss,
-            match="gradient" if curve in (SMOOTHGRAD, FAR) else "shown",
+            match=self._match(curve, budget),
             seed=seed,
             settings=self.plan.settings(budget) | dict(curve.settings),
         )
+
+    def _match(self, curve: Curve, budget: int) -> Match:
+        plain = curve in (SMOOTHGRAD, FAR) and budget > self.plan.matched_by_smoothgrad
+        return "gradient" if plain else "shown"
 
     def experiments(self, curve: Curve) -> list[Experiment]:
         """All points of a curve."""
@@ -240,11 +247,11 @@ def _smoke() -> Scale:
     budgets = (1, 10, 100)
 
     def light(network: str) -> Plan:
-        return Plan(network, budgets, 2, (200, 200), _RATE[network], training={"steps": 300})
+        return Plan(network, budgets, 2, (200, 200), _RATE[network], training={"steps": 300}, matched_by_smoothgrad=10)
 
     def narrow(network: str) -> Plan:
         training = {"steps": 300, "learning_rate": 2e-3}
-        return Plan(network, budgets, 2, (100, 100), 0.06, {"width": 8}, training)
+        return Plan(network, budgets, 2, (100, 100), 0.06, {"width": 8}, training, matched_by_smoothgrad=1)
 
     plans = {(data, network): light(network) for data, network in _NETWORKS[:4]}
     plans |= {("cifar10", "vgg11"): narrow("vgg11"), ("cifar10", "resnet18"): narrow("resnet18_small")}
@@ -260,7 +267,8 @@ def _laptop() -> Scale:
 
     def heavy(network: str) -> Plan:
         steps = (400, 1000)
-        return Plan(network, budgets[1:], 1, steps, _RATE["vgg11"], most_smoothgrad=1000)
+        less = {"most_smoothgrad": 1000, "matched_by_smoothgrad": 10}
+        return Plan(network, budgets[1:], 1, steps, _RATE["vgg11"], **less)
 
     plans = {
         ("mnist", "linear"): Plan("linear", budgets, 3, (800, 3000), _RATE["linear"]),
