@@ -46,8 +46,8 @@ class Plan:
     steps:                      of a student's training, below 1,000 queries and from there on
     learning_rate:              of a student's training, for a layer of one input
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
-    matched_by_smoothgrad:      up to so many SmoothGrad queries the student's own SmoothGrad is compared with them, which
-                                costs N times as much as its plain gradient, which is compared beyond
+    matched_by_smoothgrad:      up to so many SmoothGrad queries are compared with the student's own SmoothGrad, which
+                                costs N times as much as its plain gradient; beyond, with the latter
     """
 
     network: str
@@ -267,8 +267,8 @@ def _laptop() -> Scale:
 
     def heavy(network: str) -> Plan:
         steps = (400, 1000)
-        less = {"most_smoothgrad": 1000, "matched_by_smoothgrad": 10}
-        return Plan(network, budgets[1:], 1, steps, _RATE["vgg11"], **less)
+        rate = _RATE["vgg11"]
+        return Plan(network, budgets[1:], 1, steps, rate, most_smoothgrad=1000, matched_by_smoothgrad=10)
 
     plans = {
         ("mnist", "linear"): Plan("linear", budgets, 3, (800, 3000), _RATE["linear"]),
