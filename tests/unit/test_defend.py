@@ -47,6 +47,8 @@ def test_what_is_not_chosen_stays_as_it_is(spec, of, kept):
 def test_coarsely_rounded_probabilities_are_not_offered_as_such():
     assert defend.Rounded(PROBABILITIES, 3).offer.values == "probabilities"
     assert defend.Rounded(PROBABILITIES, 1).offer.values == "real"
+    assert defend.Rounded(PROBABILITIES, 1, "gradients").offer.values == "probabilities"
+    assert defend.Rounded(two_layer(D, 9, 1, values="probabilities").oracle, 1).offer.values == "probabilities"
     rl.Metered(defend.Rounded(PROBABILITIES, 1))(X, gradients=True)
 
 

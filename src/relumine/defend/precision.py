@@ -29,7 +29,7 @@ class Rounded(Defended):
         self._require_numbers(self.of)
 
     def _offered(self, offer: Offer) -> Offer:
-        most = offer.outputs * 0.5 * 10.0**-self.decimals
+        most = 0.0 if offer.outputs == 1 else offer.outputs * 0.5 * 10.0**-self.decimals
         return offer if self.of == "gradients" or most <= _SLACK else without_sum(offer)
 
     def _shown_values(self, values: Array) -> Array:
