@@ -1,5 +1,6 @@
 """Defences one by one: what each still shows, what it refuses, and how it is asked for."""
 
+import pickle
 import re
 from pathlib import Path
 
@@ -257,8 +258,13 @@ def test_a_request_with_a_refused_row_tells_nothing_but_which(spec, bad, gradien
 def test_a_box_is_offered_so_that_methods_stay_inside():
     guarded = defend.InputBox(Offering(TARGET, box=(-3, 0.5)), -1, 1)
     assert guarded.offer.box == (-1, 0.5)
-    result = rl.TwoLayer()(defend.InputBox(TARGET, -20, 20), 0)
-    assert result.outcome is rl.Outcome.RECOVERED
+    target = two_layer(12, 9, 3).oracle
+    for asker in (rl.TwoLayer(), rl.Auto()):
+        assert asker(defend.InputBox(target, 0, 1), 0).outcome is rl.Outcome.RECOVERED
+    rl.Linear()(defend.InputBox(target, 0, 1), 0)
+    rl.TwoLayerFromValues()(defend.InputBox(target, 0, 1), 0)
+    with pytest.raises(rl.RefusedError):
+        defend.InputBox(target, 0, 1)(np.full((1, 12), -1e-12), gradients=False)
 
 
 def test_a_rule_of_one_s_own_refuses_what_is_not_like_the_data():
@@ -439,6 +445,11 @@ def test_the_first_of_a_chain_stands_next_to_the_target():
     values = outer(X, gradients=False).values
     assert np.allclose(values, np.round(values, 1))
     assert str(defend.parse("round:4,values+top")) == "round:4,values+top"
+
+
+def test_a_chain_can_be_sent_to_another_process():
+    chain = defend.parse("noise:0.5,consistent+topk:2")
+    assert pickle.loads(pickle.dumps(chain)) == chain
 
 
 def test_two_noises_of_a_chain_are_independent():

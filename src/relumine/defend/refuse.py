@@ -45,7 +45,7 @@ class OfInputs(Defended):
 
 @dataclass(frozen=True, eq=False)
 class InputBox(OfInputs):
-    """Refuses inputs with a coordinate outside [low, high], and offers this box."""
+    """Refuses inputs with a coordinate outside [low, high] by more than rounding, and offers this box."""
 
     sentence = "Refuses inputs with a coordinate outside [{low}, {high}]."
 
@@ -68,7 +68,8 @@ class InputBox(OfInputs):
         return f"coordinates must lie in [{self.low}, {self.high}]"
 
     def _refused(self, rows: Array) -> Mask:
-        outside: Mask = (rows < self.low) | (rows > self.high)
+        rounding = np.finfo(self.oracle.offer.dtype).eps * max(abs(self.low), abs(self.high))
+        outside: Mask = (rows < self.low - rounding) | (rows > self.high + rounding)
         return np.asarray(outside.any(axis=1))
 
 
