@@ -40,8 +40,8 @@ STEPS = (("conv", (1, 28, 28)), ("conv", (3, 32, 32)), ("vgg11", (3, 32, 32)), (
 BATCH = 32
 ROUNDS = 12
 
-CHOICES = ((Target("conv", "mnist"), (10, 30, 100)), (Target("two_layer", "mnist"), (10, 30, 100)))
-SEEDS = 8
+CHOICES = ((Target("conv", "mnist"), (10, 30)), (Target("two_layer", "mnist"), (10, 30)))
+SEEDS = 5
 
 SETTINGS = (
     {},

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ FLOATS = View("-floats", "test_accuracy", "test accuracy, %", floats=True)
 def draw_curves(
     results: Results, folder: Path, subtitle: str, *, view: View = ACCURACY, exact: Mapping[str, int] | None = None
 ) -> list[Path]:
-    """Write FIGURE.png and FIGURE.svg. ``exact``: by panel, how many queries an exact reconstruction took."""
+    """Write FIGURE.png and FIGURE.svg. ``exact``: by panel, how many gradient queries an exact method took."""
     figure = results.figure
     columns = min(_COLUMNS, len(figure.panels))
     lines = -(-len(figure.panels) // columns)
@@ -83,7 +84,7 @@ def draw_curves(
             [*known.values()],
             [*known],
             loc="outside lower center",
-            ncols=columns + 2 if columns > 1 else 3,
+            ncols=columns + 2 if columns > 1 else 2,
             frameon=False,
         )
         sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")
@@ -129,9 +130,21 @@ def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes", view: 
 
 
 def _mark_exact(ax: "Axes", queries: int) -> None:
+    """A line where an exact method has the whole network, if that is within the panel."""
+    if not ax.get_xlim()[0] <= queries <= ax.get_xlim()[1]:
+        return
     ax.axvline(queries, color=_EXACT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-    words = f"exact: {queries:,} {'query' if queries == 1 else 'queries'}"
-    ax.annotate(words, (queries, 4), xytext=(4, 0), textcoords="offset points", fontsize=8, color=_EXACT)
+    left = queries < sqrt(ax.get_xlim()[0] * ax.get_xlim()[1])
+    words = ax.annotate(
+        f"exact: {queries:,} gradient {'query' if queries == 1 else 'queries'}",
+        (queries, 4),
+        xytext=(4 if left else -4, 0),
+        textcoords="offset points",
+        ha="left" if left else "right",
+        fontsize=8,
+        color=_EXACT,
+    )
+    words.set_in_layout(False)
 
 
 def draw_maps(maps: list[Maps], folder: Path) -> list[Path]:

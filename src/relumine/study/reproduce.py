@@ -219,11 +219,11 @@ def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
 
 
 def _exact_queries(scale: Scale, out: Path) -> dict[str, int]:
-    """By panel of the main figure: the queries of exact reconstructions that were verified."""
+    """By panel of the main figure: the gradient queries of exact reconstructions that were verified."""
     records = {key_of(Target(**record["target"])): record for record in _read(out / "exact.jsonl")}
     found = {panel.name: records.get(key_of(panel.target)) for panel in figure("main", scale).panels}
     return {
-        name: record["gradient_queries"] + record["value_queries"]
+        name: record["gradient_queries"]
         for name, record in found.items()
         if record is not None and record["outcome"] == "RECOVERED"
     }
