@@ -409,9 +409,16 @@ def hostile_programs(canary: Path) -> Files:
     yield "pads.pt2", first_node(target="torch.ops.aten.constant_pad_nd.default", inputs=[seen, pads])
 
 
+def main_source(content: bytes) -> str:
+    """Where the outermost module's source lies; torch changes the name if the process has scripted another."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        (name,) = (name for name in archive.namelist() if re.search(r"/code/.*/container(/.*)?\.py$", name))
+    return name.partition("/")[2]
+
+
 def script_source(content: bytes, change: Callable[[str], str]) -> bytes:
     """A TorchScript archive with its main source file changed."""
-    name = "code/__torch__/torch/nn/modules/container.py"
+    name = main_source(content)
     return rezipped(content, {name: change(part_of(content, name).decode()).encode()})
 
 
@@ -475,7 +482,7 @@ def hostile_scripts(canary: Path) -> Files:
         "on_a_gpu.pt",
         rezipped(content, {"data.pkl": data.replace(b"X\x03\x00\x00\x00cpu", b"X\x04\x00\x00\x00cuda")}),
     )
-    yield "no_code.pt", rezipped(content, {"code/__torch__/torch/nn/modules/container.py": None})
+    yield "no_code.pt", rezipped(content, {main_source(content): None})
 
 
 def hostile_estimators(canary: Path) -> Files:
