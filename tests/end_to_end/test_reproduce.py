@@ -174,6 +174,13 @@ def check_that_files_are_what_the_rows_say(out: Path) -> None:
     assert "unknown-class.png" not in stale.output
 
 
+def test_committed_figures_and_page_are_what_the_committed_rows_say():
+    root = Path(__file__).parents[2]
+    page = root / "docs" / "paper-results.md"
+    checked = relumine("--check", "--scale", "laptop", "--out", str(root / "results"), "--page", str(page))
+    assert checked.exit_code == 0, checked.output
+
+
 def test_single_panels_can_be_run_and_are_kept_beside_the_others(tmp_path, tiny):
     out = tmp_path / "out"
     for panel in ("mnist linear", "cifar10 conv"):
