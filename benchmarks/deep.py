@@ -54,6 +54,13 @@ def networks(seeds: int = 20) -> Iterator[Case]:
             yield Case("networks", widths, "float64", seed)
 
 
+def fresh(seeds: int = 20) -> Iterator[Case]:
+    """Networks that nobody looked at while the method was made."""
+    for widths in ("20-10-5-3", "40-20-10-2", "100-32-16-10", "40-20-10-10-3"):
+        for seed in range(1000, 1000 + seeds):
+            yield Case("fresh", widths, "float64", seed)
+
+
 def expanding(seeds: int = 20) -> Iterator[Case]:
     """More first-layer units than inputs."""
     for seed in range(seeds):
@@ -86,7 +93,7 @@ def width(seeds: int = 10) -> Iterator[Case]:
             yield Case("width", f"64-{units}-{units}-10", "float64", seed)
 
 
-EXPERIMENTS = {each.__name__: each for each in (networks, width, depth, trained, expanding, single)}
+EXPERIMENTS = {each.__name__: each for each in (networks, fresh, width, depth, trained, expanding, single)}
 
 
 class Timed:

@@ -17,7 +17,7 @@ Row = dict[str, object]
 def write(rows: dict[str, list[Row]]) -> None:
     """Replace what stands between the page's markers, and draw the figures beside it."""
     page = PAGE.read_text()
-    for name in ("networks", "trained", "expanding", "single"):
+    for name in ("networks", "fresh", "trained", "expanding", "single"):
         page = _replaced(page, name, _table(rows[name]))
     page = _replaced(page, "growth", _growth(rows["depth"], rows["width"]))
     PAGE.write_text(page)

@@ -36,7 +36,7 @@ RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "learned.md"
 
 # Network, input shape: batch 32, ten classes, as the students of the experiments are trained.
-STEPS = (("conv", (1, 28, 28)), ("conv", (3, 32, 32)), ("vgg11", (3, 32, 32)), ("resnet18_small", (3, 32, 32)))
+STEPS = (("conv", (1, 28, 28)), ("vgg11", (3, 32, 32)), ("conv", (3, 32, 32)), ("resnet18_small", (3, 32, 32)))
 BATCH = 32
 ROUNDS = 12
 
@@ -75,7 +75,7 @@ def steps() -> None:
         row = {"network": name, "shape": shape, "batch": BATCH, "rounds": ROUNDS, "ratio": ratios, **_where()}
         print(json.dumps(row), flush=True)
         rows.append(row)
-    _write(RESULTS / "learned_steps.jsonl", rows)
+        _write(RESULTS / "learned_steps.jsonl", rows)
 
 
 def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], object]]:
