@@ -56,9 +56,9 @@ TRAINING = {
     "linear": Training(learning_rate=3e-3, steps=4000),
     "two_layer": Training(learning_rate=2e-3, steps=6000),
     "conv": Training(learning_rate=2e-3, steps=3000, weight_decay=0.3),
-    "vgg11": Training(steps=2500, mirror=True),
-    "resnet18": Training(steps=2500, mirror=True),
-    "resnet18_small": Training(steps=2500, mirror=True),
+    "vgg11": Training(steps=1600, mirror=True),
+    "resnet18": Training(steps=1600, mirror=True),
+    "resnet18_small": Training(steps=1600, mirror=True),
 }
 
 
