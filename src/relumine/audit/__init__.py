@@ -1,0 +1,1 @@
+"""The audit: what leaks, how fast, and what each defence buys."""

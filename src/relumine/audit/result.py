@@ -1,0 +1,339 @@
+"""What an audit found: plain data, from cases that were run to the report that is drawn. Written and read as JSON.
+
+A *case* is one reconstruction: one level of access, one defence, one attack, one budget, one seed. Its outcome is a
+*record*. Records of the same level and defence make a *curve*; the best attack at each budget is the curve's point.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+# How a curve ended.
+Status = Literal["exact", "reached", "not reached", "inconclusive"]
+# How a gate ended.
+GateStatus = Literal["passed", "failed", "undecided"]
+
+# Agreements whose price in queries is asked for.
+MILESTONES = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One reconstruction.
+
+    level:   what is exposed, a name of ``audit.levels.LEVELS``
+    defence: the words of a chain of defences (docs/defences.md), "" for none
+    attack:  a name of ``audit.attacks``
+    budget:  queries that may be asked, at most
+    """
+
+    level: str
+    defence: str
+    attack: str
+    budget: int
+    seed: int
+
+    @cached_property
+    def key(self) -> str:
+        """What this case is known by in the run store."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class CloneMeasures:
+    """How good a clone is, asked beside the target; nobody's queries.
+
+    agreement:            share of test inputs for which clone and target give the same class
+    gaussian_agreement:   the same on N(0, I)
+    accuracy:             share of test inputs whose true label the clone gives; None without labels
+    target_accuracy:      the same of the target
+    worst_gap:            largest |clone − target| of any output on a test input, relative to the target's largest
+    transfer:             share of adversarial examples made on the clone that fool the target, of those that fool the clone;
+                          None where none could be made
+    parameters_recovered: share of the target's parameters recovered to 1e-6 relative; None where it cannot be known
+    """
+
+    agreement: float
+    gaussian_agreement: float
+    accuracy: float | None
+    target_accuracy: float | None
+    worst_gap: float
+    transfer: float | None
+    parameters_recovered: float | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """What came out of a case.
+
+    outcome:  a name of relumine.Outcome, "REFUSED" where the endpoint refused to go on, or "FAILED" with ``error``
+    spent:    value_queries, gradient_queries and floats, as the meter counted them
+    measures: None where there is no clone
+    """
+
+    case: Case
+    outcome: str
+    remark: str
+    error: str | None
+    spent: Mapping[str, int]
+    measures: CloneMeasures | None
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended by an error."""
+        return self.outcome == "FAILED"
+
+    @property
+    def exact(self) -> bool:
+        """Whether the target was recovered exactly, up to what its answers' precision allows."""
+        return self.outcome == "RECOVERED"
+
+    @property
+    def queries(self) -> int:
+        """Rows asked."""
+        return sum(self.spent.get(kind, 0) for kind in ("value_queries", "gradient_queries"))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """The best attack at one budget.
+
+    queries, floats: really spent, mean over seeds
+    exact:           in how many seeds the target was recovered exactly
+    """
+
+    budget: int
+    attack: str
+    queries: float
+    floats: float
+    exact: int
+    agreement: Spread
+    gaussian_agreement: Spread
+    worst_gap: Spread
+    accuracy: Spread | None = None
+    transfer: Spread | None = None
+    parameters_recovered: Spread | None = None
+
+
+@dataclass(frozen=True)
+class Need:
+    """The queries that a milestone took: None where it was not reached within ``tried`` queries.
+
+    milestone: "50", "90", "95", "99" (per cent of agreement), or "exact"
+    """
+
+    milestone: str
+    queries: Spread | None
+    floats: float | None
+    tried: int
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """What a defended explanation is worth to its honest reader, against the undefended one.
+
+    rank_correlation: Spearman's, of the magnitudes' ranks, mean over inputs
+    top_overlap:      share of the most important tenth of the coordinates that both have
+    deletion:         how fast the class's probability falls when important coordinates are removed first: the area
+                      under that curve, as a share of the undefended map's advantage over a random order (1: as good)
+    insertion:        the same when they are added first
+    """
+
+    rank_correlation: float
+    top_overlap: float
+    deletion: float
+    insertion: float
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Curve:
+    """How agreement grows with queries at one level behind one defence.
+
+    label:      what a reader calls what is exposed
+    changes:    what the defence changes, in a sentence; "" for none
+    baseline:   name of the level that shows the same values without explanations, "" if this is it
+    attacks:    all that were tried
+    stopped:    why no larger budget was tried
+    usefulness: None where there is no explanation
+    """
+
+    level: str
+    label: str
+    defence: str
+    changes: str
+    baseline: str
+    attacks: tuple[str, ...]
+    points: tuple[Point, ...]
+    needs: tuple[Need, ...]
+    status: Status
+    stopped: str
+    usefulness: Usefulness | None = None
+
+    @property
+    def name(self) -> str:
+        """By which tables and charts know it."""
+        return f"{self.label}, {self.defence}" if self.defence else self.label
+
+    def need(self, milestone: str) -> Need:
+        """The queries to a milestone."""
+        return next(need for need in self.needs if need.milestone == milestone)
+
+
+@dataclass(frozen=True)
+class Control:
+    """The number that a control needs: at how many queries per client an exposed output gives the model away.
+
+    suggested: queries per client that stay below everything measured, None where nothing was reached
+    evidence:  the sentence that says what it rests on
+    """
+
+    level: str
+    label: str
+    queries_to_95: float | None
+    queries_to_exact: float | None
+    suggested: int | None
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One input of the gallery, and the maps of target and clone for it; row-major, of ``shape``."""
+
+    input: tuple[float, ...]
+    target_map: tuple[float, ...]
+    clone_map: tuple[float, ...]
+    shape: tuple[int, ...]
+    target_class: str
+    clone_class: str
+
+
+@dataclass(frozen=True)
+class UnitPair:
+    """A hidden unit of the target and the recovered one, both scaled to length 1; row-major."""
+
+    true: tuple[float, ...]
+    recovered: tuple[float, ...]
+    distance: float
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A condition of ``--fail-on`` and how it ended."""
+
+    condition: str
+    status: GateStatus
+    reason: str
+
+
+@dataclass(frozen=True)
+class About:
+    """What was audited, how, and with what."""
+
+    target: str
+    fingerprint: str
+    input_shape: tuple[int, ...]
+    outputs: int
+    values: str
+    gradients: str
+    dtype: str
+    data: str
+    labels: bool
+    class_names: tuple[str, ...]
+    authorized_by: str | None
+    seeds: int
+    budget: int
+    price: float | None
+    command: str
+    started: str
+    seconds: float
+    versions: Mapping[str, str]
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """Everything that a report shows.
+
+    verdict:  one sentence; warnings: what voids or weakens it, first in every report
+    limits:   what the audit cannot tell
+    """
+
+    about: About
+    verdict: str
+    warnings: tuple[str, ...]
+    curves: tuple[Curve, ...]
+    controls: tuple[Control, ...]
+    gates: tuple[Gate, ...]
+    limits: tuple[str, ...]
+    gallery: tuple[Picture, ...] = ()
+    units: tuple[UnitPair, ...] = ()
+    records: tuple[Record, ...] = field(default=(), repr=False)
+
+    def to_json(self) -> str:
+        """The result file."""
+        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> "AuditResult":
+        """The result that ``to_json`` wrote."""
+        return _read(json.loads(text))
+
+
+def _read(plain: dict[str, Any]) -> AuditResult:
+    return AuditResult(
+        about=About(**_tuples(plain["about"], "input_shape", "class_names")),
+        verdict=plain["verdict"],
+        warnings=tuple(plain["warnings"]),
+        curves=tuple(_curve(curve) for curve in plain["curves"]),
+        controls=tuple(Control(**control) for control in plain["controls"]),
+        gates=tuple(Gate(**gate) for gate in plain["gates"]),
+        limits=tuple(plain["limits"]),
+        gallery=tuple(Picture(**_tuples(one, "input", "target_map", "clone_map", "shape")) for one in plain["gallery"]),
+        units=tuple(UnitPair(**_tuples(one, "true", "recovered")) for one in plain["units"]),
+        records=tuple(record_from(one) for one in plain["records"]),
+    )
+
+
+def record_from(plain: Mapping[str, Any]) -> Record:
+    """The record that ``asdict`` wrote."""
+    measures = plain["measures"]
+    parts = {"case": Case(**plain["case"]), "measures": None if measures is None else CloneMeasures(**measures)}
+    return Record(**{**plain, **parts})
+
+
+def _curve(plain: dict[str, Any]) -> Curve:
+    useful = plain["usefulness"]
+    parts = {
+        "attacks": tuple(plain["attacks"]),
+        "points": tuple(_point(point) for point in plain["points"]),
+        "needs": tuple(Need(**{**need, "queries": _spread(need["queries"])}) for need in plain["needs"]),
+        "usefulness": None if useful is None else Usefulness(**useful),
+    }
+    return Curve(**{**plain, **parts})
+
+
+def _point(plain: dict[str, Any]) -> Point:
+    return Point(**{name: _spread(value) if isinstance(value, dict) else value for name, value in plain.items()})
+
+
+def _spread(plain: Mapping[str, Any] | None) -> Spread | None:
+    return None if plain is None else Spread(**plain)
+
+
+def _tuples(plain: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {**plain, **{name: tuple(plain[name]) for name in names}}
