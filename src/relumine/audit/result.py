@@ -51,8 +51,8 @@ class CloneMeasures:
     accuracy:             share of test inputs whose true label the clone gives; None without labels
     target_accuracy:      the same of the target
     worst_gap:            largest |clone − target| of any output on a test input, relative to the target's largest
-    transfer:             share of adversarial examples made on the clone that fool the target, of those that fool the clone;
-                          None where none could be made
+    transfer:             share of the adversarial examples fooling the clone that fool the target too; None where none
+                          could be made
     parameters_recovered: share of the target's parameters recovered to 1e-6 relative; None where it cannot be known
     """
 
@@ -328,7 +328,8 @@ def _curve(plain: dict[str, Any]) -> Curve:
 
 
 def _point(plain: dict[str, Any]) -> Point:
-    return Point(**{name: _spread(value) if isinstance(value, dict) else value for name, value in plain.items()})
+    spreads: dict[str, Any] = {name: _spread(value) for name, value in plain.items() if isinstance(value, dict)}
+    return Point(**{**plain, **spreads})
 
 
 def _spread(plain: Mapping[str, Any] | None) -> Spread | None:
