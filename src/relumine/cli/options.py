@@ -1,0 +1,121 @@
+"""Options that several commands share, each declared once, and how their words are read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from relumine.cli.exits import say
+from relumine.errors import MisuseError
+
+if TYPE_CHECKING:
+    from relumine.defend.registry import Chain
+    from relumine.reconstruct.result import Reconstructor
+
+ValueName = Literal["logits", "probabilities", "real"]
+GradientName = Literal["all", "top", "none"]
+DTypeName = Literal["float32", "float64"]
+MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
+Seed = Annotated[
+    int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
+]
+
+# What is asked, and what it does not say of itself.
+
+
+def shape_of(argument: str) -> Any:
+    """The option --input-shape of a command whose model is called ``argument``."""
+    return typer.Option(metavar="N,N,…", help=f"Shape of one input, e.g. 1,28,28, where {argument} does not say.")
+
+
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="What to ask: a TARGET, as of 'reconstruct'.")]
+InputShape = Annotated[str | None, shape_of("TARGET")]
+Values = Annotated[ValueName | None, typer.Option(help="What the target's outputs are.")]
+Gradients = Annotated[GradientName | None, typer.Option(help="Of which outputs gradients are answered.")]
+Factory = Annotated[
+    str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
+]
+Defend = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--defend", metavar="SPEC", help="Show less, e.g. round:4+top: docs/defences.md; repeatable, first innermost."
+    ),
+]
+
+# How it is asked.
+
+Method = Annotated[
+    MethodName,
+    typer.Option(
+        help="auto: linear, then one hidden layer, then several. paper: Algorithm 1 of the paper, needs --hidden. "
+        "two-layer: one hidden layer from gradients. deep: several. values: one, without gradients. linear: none."
+    ),
+]
+Hidden = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of hidden units, for --method paper.")]
+Budget = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ask at most this many queries.")]
+Run = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Keep every answer there; the same command goes on after an interruption."),
+]
+
+# Servers.
+
+EndpointConfig = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="What a server promises and how it is asked, as TOML.")
+]
+Outputs = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Number of outputs of a server without --endpoint-config.")
+]
+ServerDType = Annotated[DTypeName | None, typer.Option(help="In which a server computes; float32 if not given.")]
+AuthorizedBy = Annotated[
+    str | None,
+    typer.Option(metavar="TEXT", help="Who allowed the test of a server that is not on this machine; kept."),
+]
+Rate = Annotated[
+    float | None, typer.Option(metavar="N", help="Requests per second; 5 for a server elsewhere if not given.")
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Requests at a time; 2 for a server elsewhere, here 4.")
+]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For one request; 30 if not given.")]
+
+
+def parsed_shape(text: str | None) -> tuple[int, ...] | None:
+    """What --input-shape says."""
+    if text is None:
+        return None
+    try:
+        shape = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        shape = ()
+    if not shape or min(shape) < 1:
+        raise MisuseError(f"--input-shape: expected positive integers such as 784 or 1,28,28, got {text!r}")
+    return shape
+
+
+def chosen_defence(specs: list[str] | None) -> "Chain | None":
+    """What --defend says, told to whoever sits there."""
+    from relumine.defend import parse
+
+    if not specs:
+        return None
+    chain = parse("+".join(specs))
+    say(f"defended: {chain.changes}")
+    return chain
+
+
+def chosen_method(method: MethodName, hidden: int | None) -> "Reconstructor":
+    """What --method and --hidden say."""
+    import relumine as rl
+
+    if method == "paper":
+        if hidden is None:
+            raise MisuseError("--method paper needs to know the number of hidden units: add --hidden N")
+        return rl.PaperTwoLayer(hidden=hidden)
+    if hidden is not None:
+        raise MisuseError("--hidden belongs to --method paper; the other methods find the number themselves")
+    names = {"two-layer": "TwoLayer", "values": "TwoLayerFromValues"}
+    asker: Reconstructor = getattr(rl, names.get(method, method.capitalize()))()
+    return asker

@@ -1,0 +1,74 @@
+"""``relumine probe``: find out what an endpoint's answers and explanations are."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relumine.cli import options
+from relumine.cli.exits import errors_as_messages, say
+
+if TYPE_CHECKING:
+    from relumine.oracle.base import Oracle
+
+
+def probe(
+    target: options.Target,
+    *,
+    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    write_config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write TOML: for a server what reconstruct reads with --endpoint-config."),
+    ] = None,
+    seed: options.Seed = 0,
+    input_shape: options.InputShape = None,
+    gradients: Annotated[
+        options.GradientName | None,
+        typer.Option(help="all: an answer has an explanation of each output. top: one of one output."),
+    ] = None,
+    factory: options.Factory = None,
+    endpoint_config: options.EndpointConfig = None,
+    outputs: options.Outputs = None,
+    authorized_by: options.AuthorizedBy = None,
+    debug: options.Debug = False,
+) -> None:
+    """Find out what an endpoint's answers and explanations are.
+
+    Asks a few dozen questions: what values are, how precise, which output is explained, and whether the explanation is
+    the gradient or something gradients can be made of. If not, says what is lost.
+
+    For models that you own or are allowed to test.
+    """
+    with errors_as_messages(debug):
+        import json
+
+        from rich.console import Console
+
+        from relumine.endpoints import EndpointOptions, is_url
+        from relumine.probe.preflight import Probe, answers_in_float32
+        from relumine.probe.screen import show_findings
+        from relumine.probe.screen import write_config as written
+        from relumine.targets import load_target
+
+        shape = options.parsed_shape(input_shape)
+
+        def loaded(values: options.ValueName | None = None, dtype: options.DTypeName | None = None) -> "Oracle":
+            said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by)
+            return load_target(
+                target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
+            )
+
+        with Console(stderr=True).status(f"asking {target}"):
+            if is_url(target) and endpoint_config is None:
+                # Nothing is known yet: values of any kind pass as real numbers, and a first answer tells the precision.
+                oracle = loaded("real", "float64")
+                oracle = loaded("real", "float32") if answers_in_float32(oracle, seed) else oracle
+            else:
+                oracle = loaded()
+            findings = Probe()(oracle, rng=seed)
+        if json_:
+            print(json.dumps(findings.as_dict(), indent=2, ensure_ascii=False))
+        else:
+            show_findings(Console(), findings)
+        if write_config is not None:
+            say(f"wrote {written(findings, oracle, write_config)}")

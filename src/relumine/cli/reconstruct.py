@@ -1,0 +1,140 @@
+"""``relumine reconstruct``: ask a model until its parameters are known."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relumine.cli import options
+from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, say
+from relumine.errors import MisuseError
+
+if TYPE_CHECKING:
+    from relumine.defend.registry import Chain
+    from relumine.oracle.base import Oracle
+    from relumine.oracle.ledger import Ledger
+    from relumine.reconstruct.result import Reconstruction
+
+
+def reconstruct(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), an .onnx file, "
+            ".safetensors weights with --factory, a .skops file (scikit-learn), or the address of a model server, "
+            "http://HOST:PORT/v1/models/NAME. Pickles are never loaded.",
+        ),
+    ],
+    *,
+    method: options.Method = "auto",
+    budget: options.Budget = None,
+    seed: options.Seed = 0,
+    hidden: options.Hidden = None,
+    input_shape: options.InputShape = None,
+    values: options.Values = None,
+    gradients: options.Gradients = None,
+    factory: options.Factory = None,
+    run: options.Run = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the clone: .safetensors or .onnx; repeatable."),
+    ] = None,
+    endpoint_config: options.EndpointConfig = None,
+    outputs: options.Outputs = None,
+    dtype: options.ServerDType = None,
+    authorized_by: options.AuthorizedBy = None,
+    rate: options.Rate = None,
+    concurrency: options.Concurrency = None,
+    timeout: options.Timeout = None,
+    defend: options.Defend = None,
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="First find out what the explanations are, as 'relumine probe' does, and use it."),
+    ] = False,
+    debug: options.Debug = False,
+) -> None:
+    """Ask a model questions until its parameters are known.
+
+    What was found is compared with TARGET at fresh points before it is called recovered.
+
+    For models that you own or are allowed to test.
+    """
+    with errors_as_messages(debug):
+        from rich.console import Console
+
+        from relumine.console import Watch, about_endpoint, show
+        from relumine.endpoints import EndpointOptions
+        from relumine.oracle.http import HttpOracle
+        from relumine.oracle.metered import Metered
+        from relumine.probe.preflight import Probe
+        from relumine.probe.run import reconstruct_behind
+        from relumine.probe.screen import show_findings
+        from relumine.reconstruct.export import check_writable
+        from relumine.targets import fingerprint, load_target
+
+        asker = options.chosen_method(method, hidden)
+        defence = options.chosen_defence(defend)
+        if defence is not None:
+            _check_defensible(target, defence, run)
+        for path in output or []:
+            check_writable(path)
+        screen = Console(stderr=True)
+        shape = options.parsed_shape(input_shape)
+        said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by, rate, concurrency, timeout)
+        with screen.status(f"loading {target}"):
+            oracle = load_target(
+                target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
+            )
+        remote = oracle if isinstance(oracle, HttpOracle) else None
+        if defence is not None:
+            oracle = defence(oracle, rng=seed)
+        if remote is not None and run is None:
+            run = remote.run / f"{method}-{seed}"  # paid answers are always kept
+            say(f"answers are kept in {run}")
+        facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
+        ledger = _ledger(run, oracle, defend=defence, **facts) if run else None
+        started = time.monotonic()
+        with Watch(screen) as watch, interruption_explained(watch, ledger):
+            meter = Metered(oracle, ledger=ledger, budget=budget, watch=watch)
+            if probe:
+                found = Probe()(meter, rng=seed)
+                show_findings(screen, found)
+                result = reconstruct_behind(
+                    asker, meter, found.recipe, offer=found.offer, one_by_one=found.one_by_one, rng=seed
+                )
+            else:
+                recipe = "gradient" if remote is None else remote.endpoint.explanation
+                result = reconstruct_behind(asker, meter, recipe, rng=seed)
+        show(Console(), result, time.monotonic() - started, about_endpoint(remote) if remote else [])
+        _write_clones(result, output or [])
+
+
+def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
+    from relumine.endpoints import is_url
+
+    if is_url(target):
+        raise MisuseError("--defend: expected a model that is loaded here; a server defends itself")
+    if defence.remembers and run is not None:
+        raise MisuseError(f"--run: answers behind {defence} depend on earlier ones, so that no run can go on")
+
+
+def _ledger(run: Path, oracle: "Oracle", **facts: object) -> "Ledger":
+    """The ledger of a run folder, bound to what must be the same when the run is resumed."""
+    from relumine.oracle.ledger import Ledger
+
+    ledger = Ledger(run / "ledger.sqlite")
+    ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
+    return ledger
+
+
+def _write_clones(result: "Reconstruction", paths: list[Path]) -> None:
+    from relumine.reconstruct.result import Outcome
+
+    if result.outcome is not Outcome.RECOVERED:
+        if paths:
+            say("No clone was written, because none is known to be right.")
+        raise typer.Exit(INCONCLUSIVE)
+    for path in paths:
+        print(f"wrote {result.save(path)}")

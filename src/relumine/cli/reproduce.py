@@ -1,0 +1,85 @@
+"""``relumine reproduce``: repeat the paper's experiments."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from relumine.cli import options
+from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, say
+
+Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
+Scale = Literal["smoke", "laptop", "paper"]
+EngineName = Literal["local", "ray"]
+
+
+def reproduce(
+    figure: Annotated[
+        Figure,
+        typer.Argument(
+            metavar="FIGURE",
+            help="main: gradient against membership queries. unknown-class: the student is of another class. gaussian: "
+            "queries without data. access: what an endpoint may show instead (not in the paper). smoothgrad: the "
+            "appendix's saliency maps. Or all.",
+        ),
+    ] = "all",
+    *,
+    scale: Annotated[
+        Scale, typer.Option(help="smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
+    ] = "smoke",
+    panel: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only panels whose name, such as 'mnist conv', has this in it.")
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Where results go and are resumed; reproduced/SCALE if not given."),
+    ] = None,
+    page: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where the page about it goes; results.md in --out if not given."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option(help="Run nothing: draw figures and page from the rows in --out, and fail if they differ.")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Experiments at a time; as many as there are cores if not given."),
+    ] = None,
+    engine: Annotated[
+        EngineName, typer.Option(help="local: processes on this machine. ray: a Ray cluster; the same rows.")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; without, one is started here.")
+    ] = None,
+    debug: options.Debug = False,
+) -> None:
+    """Repeat the paper's experiments, with its claims beside what comes out.
+
+    Rows are kept as they come: the same command goes on where an interrupted one stopped, and tries again what failed.
+    """
+    with errors_as_messages(debug):
+        from rich.console import Console
+
+        from relumine.study.engines import engine_named
+        from relumine.study.reproduce import differences
+        from relumine.study.reproduce import reproduce as reproduced
+        from relumine.study.screen import show_claims
+
+        folder = out or Path("reproduced") / scale
+        if check:
+            _report_differences(differences(scale, folder, page))
+            return
+        chosen = engine_named(engine, workers, address)
+        result = reproduced(figure, scale, folder, chosen, Console(stderr=True), only=panel, page_path=page)
+        show_claims(Console(), result.claims, result.faithful)
+        print(f"wrote {result.page}")
+        if result.failures:
+            say(f"{len(result.failures)} failed, as the page says; the same command tries them again.")
+            raise typer.Exit(INCONCLUSIVE)
+
+
+def _report_differences(wrong: list[str]) -> None:
+    if wrong:
+        say(f"not what the rows say: {', '.join(wrong)}; run the command without --check to write them again.")
+        raise typer.Exit(1)
+    print("figures and page are what the rows say")
