@@ -1,0 +1,176 @@
+"""Levels of access: what an owner may choose to expose of a target, from the label to integrated gradients.
+
+A level is a view of the target: it hides a part of the answers, or shows another map made of the target's gradients.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from relumine.defend import LabelOnly, SmoothGrad, TopClass
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
+
+# The paper's appendix: the mean of so many noisy gradients, the noise as large as the data's standard deviation.
+SMOOTHGRAD_SAMPLES = 10
+# Captum's and most servers' default for integrated gradients.
+INTEGRATION_STEPS = 50
+
+# Gradients along paths held at once: 32 MB.
+_NUMBERS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a view may need to know besides the target: the data's standard deviation, and a source of noise."""
+
+    deviation: float = 1.0
+    rng: int | np.random.Generator | None = None
+
+
+@dataclass(frozen=True)
+class Level:
+    """What is exposed.
+
+    label:    what a reader calls it
+    baseline: the level that shows the same values and no explanation; "" if this shows none itself
+    view:     the target seen at this level; None where its offer cannot give that
+    derived:  whether the view asks the target more than it is asked, so that it is for targets on this machine
+    """
+
+    name: str
+    label: str
+    baseline: str
+    view: Callable[[Oracle, Setting], Oracle | None]
+    derived: bool = False
+
+    def of(self, oracle: Oracle, setting: Setting | None = None) -> Oracle | None:
+        """The target seen at this level, or None where that cannot be."""
+        try:
+            return self.view(oracle, setting or Setting())
+        except MisuseError:  # a defence that makes the view says that this target has nothing for it to hide
+            return None
+
+
+@dataclass(frozen=True, eq=False)
+class ValuesOnly:
+    """Answers values, no gradients; ``probabilities`` puts a softmax (one output: a sigmoid) behind logits."""
+
+    oracle: Oracle
+    probabilities: bool = False
+
+    @property
+    def offer(self) -> Offer:
+        """The offer of the oracle inside, without gradients."""
+        inside = self.oracle.offer
+        return replace(inside, gradients="none", values="probabilities" if self.probabilities else inside.values)
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        values = self.oracle(rows, gradients=False).values
+        if self.probabilities and self.oracle.offer.values == "logits":
+            values = expit(values) if values.shape[1] == 1 else softmax(values, axis=1)
+        return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Integrated:
+    """Answers integrated gradients from the origin: x ⊙ ∫₀¹ ∇f(αx) dα, by Gauss–Legendre quadrature."""
+
+    oracle: Oracle
+    steps: int = INTEGRATION_STEPS
+
+    @property
+    def offer(self) -> Offer:
+        """The same as that of the oracle inside."""
+        return self.oracle.offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        if not gradients:
+            return self.oracle(rows, gradients=False)
+        numbers = self.steps * self.offer.gradient_rows * self.offer.dimension
+        at_once = max(1, _NUMBERS_AT_ONCE // numbers)
+        parts = [self._integrated(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
+        return joined(self.offer, parts, gradients=True)
+
+    def _integrated(self, rows: Array) -> Answer:
+        nodes, weights = np.polynomial.legendre.leggauss(self.steps)
+        points = rows[:, None] * ((1 + nodes) / 2)[:, None]
+        maps = self.oracle(points.reshape(-1, rows.shape[1]), gradients=True).jacobians
+        average = np.einsum("p,nprd->nrd", weights / 2, maps.reshape(len(rows), self.steps, *maps.shape[1:]))
+        return Answer(self.oracle(rows, gradients=False).values, rows[:, None] * average)
+
+
+def _label(oracle: Oracle, _: Setting) -> Oracle | None:
+    return oracle if oracle.offer.values == "label" and oracle.offer.gradients == "none" else LabelOnly(oracle)
+
+
+def _probabilities(oracle: Oracle, _: Setting) -> Oracle | None:
+    values = oracle.offer.values
+    return ValuesOnly(oracle, probabilities=True) if values in ("logits", "probabilities") else None
+
+
+def _logits(oracle: Oracle, _: Setting) -> Oracle | None:
+    return ValuesOnly(oracle) if oracle.offer.values == "logits" else None
+
+
+def _values(oracle: Oracle, _: Setting) -> Oracle | None:
+    return ValuesOnly(oracle) if oracle.offer.values == "real" else None
+
+
+def _top_gradient(oracle: Oracle, _: Setting) -> Oracle | None:
+    return TopClass(oracle) if oracle.offer.outputs > 1 else None
+
+
+def _gradients(oracle: Oracle, _: Setting) -> Oracle | None:
+    return oracle if oracle.offer.gradient_rows == oracle.offer.outputs else None
+
+
+def _smoothgrad(oracle: Oracle, setting: Setting) -> Oracle | None:
+    if oracle.offer.gradient_rows != oracle.offer.outputs:
+        return None
+    return SmoothGrad(oracle, SMOOTHGRAD_SAMPLES, setting.deviation, rng=setting.rng)
+
+
+def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:
+    return Integrated(oracle) if oracle.offer.gradient_rows == oracle.offer.outputs else None
+
+
+# The values that come with explanations are the target's own: baselines are resolved among what it offers.
+_OWN_VALUES = "logits"
+
+LEVELS: dict[str, Level] = {
+    level.name: level
+    for level in (
+        Level("label", "label only", "", _label),
+        Level("probabilities", "probabilities", "", _probabilities),
+        Level("logits", "logits", "", _logits),
+        Level("values", "values", "", _values),
+        Level("top-gradient", "gradient of the top class", _OWN_VALUES, _top_gradient),
+        Level("gradients", "gradients of all classes", _OWN_VALUES, _gradients),
+        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True),
+        Level("integrated-gradients", "integrated gradients", _OWN_VALUES, _integrated_gradients, derived=True),
+    )
+}
+
+_BASELINES = {"logits": "logits", "probabilities": "probabilities", "real": "values", "label": "label", "none": ""}
+
+
+def levels_of(oracle: Oracle, *, local: bool) -> tuple[Level, ...]:
+    """The levels that this target's offer can give, each with the baseline that this target has."""
+    baseline = _BASELINES[oracle.offer.values]
+    return tuple(
+        replace(level, baseline=baseline if level.baseline else "", label=_label_for(level, oracle.offer))
+        for level in LEVELS.values()
+        if (local or not level.derived) and level.of(oracle) is not None
+    )
+
+
+def _label_for(level: Level, offer: Offer) -> str:
+    """Without classes where there is one output."""
+    if offer.outputs > 1:
+        return level.label
+    return {"gradients": "gradient", "smoothgrad": "SmoothGrad"}.get(level.name, level.label)
