@@ -51,8 +51,8 @@ class CloneMeasures:
     accuracy:             share of test inputs whose true label the clone gives; None without labels
     target_accuracy:      the same of the target
     worst_gap:            largest |clone − target| of any output on a test input, relative to the target's largest
-    transfer:             share of the adversarial examples fooling the clone that fool the target too; None where none
-                          could be made
+    transfer:             share of the adversarial examples fooling the clone that fool the target too; None where
+                          fewer than ten could be made
     parameters_recovered: share of the target's parameters recovered to 1e-6 relative; None where it cannot be known
     """
 
@@ -134,12 +134,15 @@ class Need:
     """The queries that a milestone took: None where it was not reached within ``tried`` queries.
 
     milestone: "50", "90", "95", "99" (per cent of agreement), or "exact"
+    queries:   really spent, over the seeds that reached it
+    missed:    the most queries tried with which no seed reached it
     """
 
     milestone: str
     queries: Spread | None
     floats: float | None
     tried: int
+    missed: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,12 +154,13 @@ class Usefulness:
     deletion:         how fast the class's probability falls when important coordinates are removed first: the area
                       under that curve, as a share of the undefended map's advantage over a random order (1: as good)
     insertion:        the same when they are added first
+    Both are None where the undefended map is no better than a random order.
     """
 
     rank_correlation: float
     top_overlap: float
-    deletion: float
-    insertion: float
+    deletion: float | None
+    insertion: float | None
     inputs: int
 
 
@@ -242,7 +246,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class About:
-    """What was audited, how, and with what."""
+    """What was audited, how, and with what.
+
+    test_inputs:     how many inputs clones were compared on
+    majority:        share of them that the target puts in its most frequent class: what a constant guess agrees with
+    target_accuracy: share of them whose true label the target gives; None without labels
+    """
 
     target: str
     fingerprint: str
@@ -263,6 +272,9 @@ class About:
     seconds: float
     versions: Mapping[str, str]
     commit: str | None
+    test_inputs: int = 0
+    majority: float | None = None
+    target_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
