@@ -8,10 +8,10 @@ thread, so that sums are always taken in the same order and results do not depen
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -53,7 +53,7 @@ class Engine(Protocol):
         """Stop whatever is still running."""
 
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
-        """Call ``function``, which must be importable by name, with each argument."""
+        """Call ``function``, which must be importable by name, with each argument; one is taken as its job starts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +86,16 @@ class LocalProcesses:
 
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
         """Give each idle worker the next argument, and start workers while there are fewer than allowed."""
-        waiting = deque(arguments)
+        waiting = iter(arguments)
         idle = [*self._crew]
         busy: dict[Connection, tuple[_Worker, A]] = {}
-        while waiting or busy:
-            while waiting and len(busy) < self.workers:
+        while True:
+            for argument in islice(waiting, self.workers - len(busy)):
                 worker = idle.pop() if idle else self._started()
-                busy[worker.pipe] = worker, waiting.popleft()
-                _give(worker.pipe, function, busy[worker.pipe][1])
+                busy[worker.pipe] = worker, argument
+                _give(worker.pipe, function, argument)
+            if not busy:
+                return
             ready = wait(list(busy))
             for pipe in [pipe for pipe in busy if pipe in ready]:
                 worker, argument = busy.pop(pipe)
@@ -222,12 +224,13 @@ class RayCluster:
         """Keep as many jobs in the cluster as there are workers."""
         ray = _ray()
         remote = ray.remote(num_cpus=1, max_retries=0)(_done)
-        waiting = deque(arguments)
+        waiting = iter(arguments)
         busy: dict[Any, A] = {}
-        while waiting or busy:
-            while waiting and len(busy) < self.workers:
-                argument = waiting.popleft()
+        while True:
+            for argument in islice(waiting, self.workers - len(busy)):
                 busy[remote.remote(function, argument)] = argument
+            if not busy:
+                return
             for reference in ray.wait(list(busy))[0]:
                 argument = busy.pop(reference)
                 try:
