@@ -1,0 +1,189 @@
+"""From records to curves: the best attack at each budget, and the queries that each milestone took.
+
+Nothing is interpolated or assumed between two budgets: a milestone's price is what a case really spent, and between
+the largest budget that missed it and that price nothing is known.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from relumine.audit.levels import Level
+from relumine.audit.result import (
+    MILESTONES,
+    CloneMeasures,
+    Curve,
+    Need,
+    Point,
+    Record,
+    Spread,
+    Status,
+    Usefulness,
+)
+from relumine.defend import parse
+
+# A curve is called "reached" from this agreement on.
+REACHED = "95"
+
+# A curve is known by what is exposed and by the defence in front of it.
+CurveKey = tuple[str, str]
+
+# Outcomes that mean: the endpoint, or the budget, would not have given one answer more.
+_CUT_OFF = ("REFUSED", "BUDGET_EXHAUSTED")
+
+
+def curves_of(
+    records: Collection[Record],
+    levels: Sequence[Level],
+    *,
+    stopped: Mapping[CurveKey, str] | None = None,
+    usefulness: Mapping[CurveKey, Usefulness | None] | None = None,
+) -> tuple[Curve, ...]:
+    """A curve for each level and defence that has records: levels in the given order, without defence first.
+
+    stopped:    why no larger budget was tried
+    usefulness: of what is shown there
+    """
+    defences = sorted({record.case.defence for record in records}, key=lambda words: words != "")
+    found = []
+    for level in levels:
+        for defence in defences:
+            own = [one for one in records if (one.case.level, one.case.defence) == (level.name, defence)]
+            if own:
+                key = (level.name, defence)
+                found.append(_curve(level, defence, own, (stopped or {}).get(key, ""), (usefulness or {}).get(key)))
+    return tuple(found)
+
+
+def _curve(level: Level, defence: str, records: list[Record], stopped: str, useful: Usefulness | None) -> Curve:
+    needs = needs_of(records)
+    return Curve(
+        level=level.name,
+        label=level.label,
+        defence=defence,
+        changes=parse(defence).changes if defence else "",
+        baseline=level.baseline,
+        attacks=tuple(dict.fromkeys(record.case.attack for record in records)),
+        points=points_of(records),
+        needs=needs,
+        status=_status(records, needs),
+        stopped=stopped,
+        usefulness=useful,
+    )
+
+
+def points_of(records: Collection[Record]) -> tuple[Point, ...]:
+    """The best attack at each budget at which there is any clone."""
+    points = (_point(budget, group) for budget, group in _by_budget(records))
+    return tuple(point for point in points if point is not None)
+
+
+def _by_budget(records: Collection[Record]) -> list[tuple[int, list[Record]]]:
+    """From the smallest budget to the largest."""
+    budgets = sorted({record.case.budget for record in records})
+    return [(budget, [one for one in records if one.case.budget == budget]) for budget in budgets]
+
+
+def _point(budget: int, records: list[Record]) -> Point | None:
+    attacks = dict.fromkeys(record.case.attack for record in records if record.measures is not None)
+    if not attacks:
+        return None
+    best = max(attacks, key=lambda attack: _merit([one for one in records if one.case.attack == attack]))
+    own = [one for one in records if one.case.attack == best and one.measures is not None]
+    measured = [one.measures for one in own if one.measures is not None]
+    return Point(
+        budget=budget,
+        attack=best,
+        queries=float(np.mean([one.queries for one in own])),
+        floats=float(np.mean([one.spent.get("floats", 0) for one in own])),
+        exact=sum(one.exact for one in own),
+        agreement=_over(measured, lambda of: of.agreement),
+        gaussian_agreement=_over(measured, lambda of: of.gaussian_agreement),
+        worst_gap=_over(measured, lambda of: of.worst_gap),
+        accuracy=_over_known(measured, lambda of: of.accuracy),
+        transfer=_over_known(measured, lambda of: of.transfer),
+        parameters_recovered=_over_known(measured, lambda of: of.parameters_recovered),
+    )
+
+
+def _merit(records: list[Record]) -> tuple[int, float]:
+    """How often exact, then how much agreement; a seed that ended without a clone has none."""
+    agreements = [0.0 if one.measures is None else one.measures.agreement for one in records]
+    return sum(one.exact for one in records), float(np.mean(agreements))
+
+
+def _over(measured: list[CloneMeasures], figure: Callable[[CloneMeasures], float]) -> Spread:
+    return spread([figure(one) for one in measured])
+
+
+def _over_known(measured: list[CloneMeasures], figure: Callable[[CloneMeasures], float | None]) -> Spread | None:
+    known = [number for one in measured if (number := figure(one)) is not None]
+    return spread(known) if known else None
+
+
+def spread(numbers: Sequence[float]) -> Spread:
+    """Mean, smallest and largest of what the seeds gave."""
+    return Spread(float(np.mean(numbers)), float(min(numbers)), float(max(numbers)), len(numbers))
+
+
+def needs_of(records: Collection[Record]) -> tuple[Need, ...]:
+    """The queries to each milestone: in each seed those of the cheapest case that reached it, whatever its attack."""
+    shares = [_need(f"{milestone:.0%}".removesuffix("%"), records, _agrees(milestone)) for milestone in MILESTONES]
+    return (*shares, _need("exact", records, lambda record: record.exact))
+
+
+def _agrees(milestone: float) -> Callable[[Record], bool]:
+    return lambda record: record.measures is not None and record.measures.agreement >= milestone
+
+
+def _need(milestone: str, records: Collection[Record], reaches: Callable[[Record], bool]) -> Need:
+    cheapest = []
+    for seed in sorted({record.case.seed for record in records}):
+        reached = [one for one in records if one.case.seed == seed and reaches(one)]
+        if reached:
+            cheapest.append(min(reached, key=lambda one: one.queries))
+    return Need(
+        milestone=milestone,
+        queries=spread([one.queries for one in cheapest]) if cheapest else None,
+        floats=float(np.mean([one.spent.get("floats", 0) for one in cheapest])) if cheapest else None,
+        tried=max((_tried(group) for _, group in _by_budget(records)), default=0),
+        missed=_missed(records, reaches),
+    )
+
+
+def _missed(records: Collection[Record], reaches: Callable[[Record], bool]) -> int:
+    """The most queries tried at a budget at which no case reached it, none ended by an error, and none before did."""
+    most = 0
+    for _, group in _by_budget(records):
+        if any(map(reaches, group)):
+            break
+        if not any(one.failed for one in group):
+            most = max(most, _tried(group))
+    return most
+
+
+def _tried(records: list[Record]) -> int:
+    """Queries that were put to use at one budget in every seed: an attack that gave up early tried no more than that.
+
+    Who is refused, or has no budget left, could not have asked more: then it is what the case allowed.
+    """
+    used: dict[int, int] = {}
+    for record in records:
+        seed = record.case.seed
+        used[seed] = max(used.get(seed, 0), 0 if record.failed else _used(record))
+    return min(used.values(), default=0)
+
+
+def _used(record: Record) -> int:
+    case = record.case
+    cut_off = record.outcome in _CUT_OFF or (case.defence != "" and parse(case.defence).remembers)
+    return max(case.budget, record.queries) if cut_off else record.queries
+
+
+def _status(records: list[Record], needs: tuple[Need, ...]) -> Status:
+    reached = {need.milestone for need in needs if need.queries is not None}
+    if "exact" in reached:
+        return "exact"
+    if REACHED in reached:
+        return "reached"
+    return "inconclusive" if any(record.failed for record in records) else "not reached"
