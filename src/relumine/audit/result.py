@@ -315,8 +315,8 @@ def _read(plain: dict[str, Any]) -> AuditResult:
         controls=tuple(Control(**control) for control in plain["controls"]),
         gates=tuple(Gate(**gate) for gate in plain["gates"]),
         limits=tuple(plain["limits"]),
-        gallery=tuple(Picture(**_tuples(one, "input", "target_map", "clone_map", "shape")) for one in plain["gallery"]),
-        units=tuple(UnitPair(**_tuples(one, "true", "recovered")) for one in plain["units"]),
+        gallery=tuple(picture_from(one) for one in plain["gallery"]),
+        units=tuple(unit_pair_from(one) for one in plain["units"]),
         records=tuple(record_from(one) for one in plain["records"]),
     )
 
@@ -326,6 +326,16 @@ def record_from(plain: Mapping[str, Any]) -> Record:
     measures = plain["measures"]
     parts = {"case": Case(**plain["case"]), "measures": None if measures is None else CloneMeasures(**measures)}
     return Record(**{**plain, **parts})
+
+
+def picture_from(plain: Mapping[str, Any]) -> Picture:
+    """The picture that ``asdict`` wrote."""
+    return Picture(**_tuples(plain, "input", "target_map", "clone_map", "shape"))
+
+
+def unit_pair_from(plain: Mapping[str, Any]) -> UnitPair:
+    """The pair that ``asdict`` wrote."""
+    return UnitPair(**_tuples(plain, "true", "recovered"))
 
 
 def _curve(plain: dict[str, Any]) -> Curve:
