@@ -68,8 +68,12 @@ class LogitLink:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
         answer = self._oracle(rows, gradients=gradients)
         p = np.where(self._lost(answer.values), np.nan, answer.values)
-        values = np.log(p) - np.log1p(-p) if p.shape[1] == 1 else _centred(np.log(p))
-        return Answer(values, self._logit_gradients(p, answer.jacobians) if gradients else None)
+        return Answer(self.logits(answer.values), self._logit_gradients(p, answer.jacobians) if gradients else None)
+
+    def logits(self, probabilities: Array) -> Array:
+        """n×K: the logits of these probabilities, NaN where they cannot be known."""
+        p = np.where(self._lost(probabilities), np.nan, probabilities)
+        return np.log(p) - np.log1p(-p) if p.shape[1] == 1 else _centred(np.log(p))
 
     def _lost(self, p: Array) -> NDArray[np.bool_]:
         """n×1: whether a row's logits cannot be known."""

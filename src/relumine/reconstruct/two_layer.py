@@ -10,12 +10,14 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.comparison import Comparison
-from relumine.reconstruct.line import Line, LineSearch, Sight, piece_errors
+from relumine.reconstruct.line import Kink, Line, LineSearch, Sight, piece_errors
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.polish import Polished, Remembering, polished
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
-from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.shallow import Shallow, shallow_from_network
+from relumine.reconstruct.top_class import TopRun
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
@@ -34,6 +36,10 @@ _SHARP = 0.2
 _COARSEST = 1e-3
 # So many times more points are compared where a box limits the search.
 _IN_A_BOX = 25
+# Answers are explained when they are off by no more than this, in units of their expected error.
+_FITS = 1.2
+# At so many points it is simulated what noise does; nothing is asked there.
+_SIMULATED = 500
 _ROUNDS = 3
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
@@ -50,6 +56,8 @@ class TwoLayer:
     and orientations need no queries (shallow.py); the result is compared with the target at fresh points and at points
     close to the recovered boundaries, where a wrong one would show.
 
+    Where one output is explained at a time (the largest, or one of your choice) rather than all, see top_class.py.
+
     limit: give up after this many gradient queries; None means 20,000
     points: how many fresh points to compare, by value queries
     """
@@ -63,14 +71,14 @@ class TwoLayer:
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
         offer = oracle.offer
-        if offer.gradients != "all" or offer.values in ("label", "none"):
+        if offer.gradients == "none" or offer.values in ("label", "none"):
             raise MisuseError(
-                f"TwoLayer needs values and gradients of all outputs; the oracle offers values={offer.values!r}, "
+                f"TwoLayer needs values and gradients; the oracle offers values={offer.values!r}, "
                 f"gradients={offer.gradients!r}. Use TwoLayerFromValues() where there are values only"
             )
         meter = metered(oracle)
         before = meter.spent
-        run = _Run(self, meter, np.random.default_rng(rng))
+        run = self._run(meter, np.random.default_rng(rng))
         outcome, remark = Outcome.RECOVERED, ""
         try:
             run.reconstruct()
@@ -80,6 +88,11 @@ class TwoLayer:
             outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
         evidence = run.evidence(remark)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), evidence, repr(self))
+
+    def _run(self, meter: Metered, rng: np.random.Generator) -> "_Run | TopRun":
+        if meter.offer.gradient_rows == meter.offer.outputs:
+            return _Run(self, meter, rng)
+        return TopRun(meter, rng, limit=self.limit, points=self.points)
 
 
 class _Tap:
@@ -98,6 +111,16 @@ class _Tap:
         return self.last
 
 
+@dataclass(frozen=True, eq=False)
+class _Polish:
+    """The kinks that were polished, what came of it, and by how much noise may move its values."""
+
+    kinks: list[Kink]
+    fit: Polished
+    model: Shallow
+    uncertainty: float
+
+
 class _Run:
     """The state of one reconstruction."""
 
@@ -107,14 +130,13 @@ class _Run:
         self.rng = rng
         self.tap = _Tap(meter)
         self.link = LogitLink(self.tap) if meter.offer.values == "probabilities" else None
-        self.oracle: Oracle = self.link or meter
+        self.oracle = Remembering(self.link or meter)
         self.findings: Findings | None = None
         self.noise = Noise(0.0)
         self.comparison = Comparison(self.oracle, rng)
         self.gradients_asked = 0
         self.proven: set[float] = set()
-        self.used = (np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs)))
-        self.fit: tuple[Array, Array, Array] | None = None
+        self.polish: _Polish | None = None
 
     @property
     def offer(self) -> Offer:
@@ -256,7 +278,8 @@ class _Run:
         self.findings = Findings(search, sights[0])
 
     def _range(self, line: Line, answer: Answer) -> tuple[float, float]:
-        far = _FAR[self.offer.dtype]
+        # Rounding hides where tangents meet that are seen from afar.
+        far = min(_FAR[self.offer.dtype], max(100.0, 0.05 / max(self.noise.absolute, 1e-300)))
         if self.link is not None:
             slope = answer.jacobians[0] @ line.direction
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
@@ -338,16 +361,24 @@ class _Run:
     @property
     def _noise_explains(self) -> float:
         """How much of the largest answer noise can explain."""
+        return float(min(max(TOLERANCE["float64"], 500 * self.noise.relative + self._rounding), _COARSEST))
+
+    @property
+    def _rounding(self) -> float:
+        """How much of that is due to rounded answers: bounded roughly at first, simulated once all were fitted."""
+        if self.polish is not None:
+            return (self.noise.absolute + 2 * self.polish.uncertainty) / self.comparison.size
         units = len(self._found.kinks()) if self.findings else 0
-        rounding = 16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size
-        return float(min(max(TOLERANCE["float64"], 500 * self.noise.relative + rounding), _COARSEST))
+        return float(16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size)
 
     @property
     def _tolerance(self) -> float:
-        """What a point may miss before a unit is suspected: little once biases are fitted, more before."""
+        """What a point may miss before a unit is suspected: little once all is fitted, more before."""
         if self.noise.floor <= _EXACT:
             return self._noise_explains
-        return self._noise_explains * (_SLACK if self.fit is None else _SHARP)
+        if self.polish is None:
+            return _SLACK * self._noise_explains
+        return min(_SHARP * 500 * self.noise.relative + self._rounding, _COARSEST)
 
     # -- mending
 
@@ -397,28 +428,29 @@ class _Run:
     # -- polishing
 
     def _polish(self) -> None:
-        """Fit biases and offset to every value known; fresh points then take the place of those that were used."""
-        search = self._found.search
-        line = search.line.points(sight.t for sight in search.sights)
-        values = np.array([sight.intercept + sight.t * sight.slope for sight in search.sights])
-        jacobians = np.array([sight.jacobian for sight in search.sights])
-        checked = np.concatenate([self.used[0], self.comparison.points])
-        answers = np.concatenate([self.used[1], self.comparison.answers])
-        self.used = checked, answers
-        typical = np.broadcast_to(np.median(np.abs(jacobians), axis=0), (len(checked), *jacobians.shape[1:]))
-        points, values = np.concatenate([line, checked]), np.concatenate([values, answers])
-        self.fit = (points, values, piece_errors(np.concatenate([jacobians, typical]), points, self.noise))
+        """Fit all parameters to every answer so far; fresh points then take the place of those that were used."""
+        answers, model = self.oracle.answers(), self._model()
+        fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
+        if fit.misfit > _FITS:  # it may need the linear term that was left out
+            fit = min(fit, polished(model.network(self.offer, 0.0), answers, self.noise), key=lambda fit: fit.misfit)
+        uncertainty = float(fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng).max(initial=0))
+        self.polish = _Polish(self._found.kinks(), fit, shallow_from_network(fit.network), uncertainty)
         self.comparison.clear()
         self._compare()
 
     def _model(self) -> Shallow:
-        model = self._found.model()
-        return model if self.fit is None else model.fitted(*self.fit)
+        if self.polish is None or self.polish.kinks != self._found.kinks():
+            return self._found.model()
+        return self.polish.model
 
     # -- results
 
     def clone(self) -> Network | None:
-        return None if self.findings is None else self._model().network(self.offer, self._noise_explains)
+        if self.findings is None:
+            return None
+        if self.polish is not None and self._model() is self.polish.model:
+            return self.polish.fit.network
+        return self._model().network(self.offer, self._noise_explains)
 
     def evidence(self, remark: str) -> Evidence:
         if self.findings is None:

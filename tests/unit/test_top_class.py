@@ -1,0 +1,111 @@
+"""TwoLayer where one output is explained at a time: the same networks, and never a wrong one."""
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from problems import DEGENERATE, FOREIGN, Capped, Problem, error, two_layer
+
+RECOVERED = rl.Outcome.RECOVERED
+probabilities = {"values": "probabilities"}
+
+
+def run(problem: Problem, rng: int = 0, most: int = 5000) -> rl.Reconstruction:
+    """A run that may ask so many rows of any kind and no more."""
+    return rl.TwoLayer()(Capped(problem.oracle, most), rng=rng)
+
+
+# What is recovered
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
+@pytest.mark.parametrize(("d", "h", "K"), [(20, 20, 3), (40, 8, 10), (5, 30, 3), (30, 12, 2), (3, 1, 4)])
+def test_recovers_fresh_targets_from_the_top_class(d, h, K, bias, values):
+    for seed in range(2):
+        problem = two_layer(d, h, K, bias=bias, seed=seed, gradients="top", values=values)
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-8
+        assert result.hidden == (h,)
+        if h <= d:
+            assert result.clone.skip is None
+
+
+def test_mnist_sized_targets_cost_four_rows_per_unit():
+    for seed in range(2):
+        problem = two_layer(784, 64, 10, seed=seed, gradients="top")
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-9
+        assert result.spent.gradient_queries <= 4.2 * 64
+        assert result.spent.value_queries <= 60
+
+
+@pytest.mark.parametrize("shown", [0, 2])
+def test_an_output_of_ones_choice_shows_all_units_too(shown):
+    problem = two_layer(20, 12, 3, gradients=shown)
+    result = run(problem)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-9
+
+
+def test_units_that_the_explained_output_does_not_see_are_not_overlooked():
+    """Output 0 reaches no unit: explained alone it shows nothing, and nothing is called recovered."""
+    problem = two_layer(12, 6, 3, gradients=0)
+    W = problem.W.copy()
+    W[0] = 0
+    result = run(problem.changed(W=W))
+    assert result.outcome is not RECOVERED
+
+
+def test_a_unit_without_weight_on_some_outputs_shows_where_another_is_on_top():
+    outcomes = []
+    for seed in range(8):
+        problem = two_layer(10, 8, 4, seed=seed, gradients="top")
+        W = problem.W.copy()
+        W[seed % 4, 3] = 0
+        problem = problem.changed(W=W)
+        result = run(problem, rng=seed)
+        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-8
+        outcomes.append(result.outcome)
+    assert outcomes.count(RECOVERED) >= 6  # one output may be on top all along a boundary
+
+
+@pytest.mark.parametrize("gradients", ["top", 0, 1])
+def test_one_of_two_probabilities_is_enough(gradients):
+    problem = two_layer(20, 12, 2, gradients=gradients, **probabilities)
+    result = run(problem)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-9
+
+
+# What is not
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("make", DEGENERATE.values(), ids=DEGENERATE)
+def test_degenerate_targets_are_right_or_not_called_recovered(make, values):
+    for seed in range(2):
+        problem = make(3, seed, gradients="top", values=values)
+        result = run(problem, rng=seed)
+        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-8
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("make", FOREIGN.values(), ids=FOREIGN)
+def test_other_targets_are_never_called_recovered(make, values):
+    for seed in range(2):
+        result = run(make(3, seed, gradients="top", values=values), rng=seed)
+        assert result.outcome in (rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_PIECEWISE_LINEAR)
+
+
+def test_gradients_of_something_else_are_noticed():
+    problem = two_layer(10, 6, 3, gradients="top")
+
+    def query(x: np.ndarray, gradients: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        answer = problem.oracle(x, gradients=gradients)
+        return answer.values, None if answer.gradients is None else np.abs(answer.gradients)
+
+    result = rl.TwoLayer()(rl.FunctionOracle(query, problem.offer), rng=0)
+    assert result.outcome is rl.Outcome.NOT_THIS_CLASS
