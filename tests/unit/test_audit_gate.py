@@ -1,0 +1,195 @@
+"""Gates: what fails, what passes, and what nobody can tell."""
+
+import pytest
+
+import relumine as rl
+from audits import failed, record
+from relumine.audit.curves import curves_of
+from relumine.audit.gate import judge, parse_condition, worst
+from relumine.audit.levels import LEVELS
+from relumine.audit.result import Gate, Record
+
+
+def gate(text: str, *records: Record, majority: float | None = None) -> Gate:
+    return judge(parse_condition(text), curves_of(records, list(LEVELS.values())), majority)
+
+
+def status(text: str, *records: Record, majority: float | None = None) -> str:
+    return gate(text, *records, majority=majority).status
+
+
+# What is written
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "milestone", "at", "threshold", "inclusive"),
+    [
+        ("queries-to-95 < 1000", "", "95", 0, 1000, False),
+        ("queries-to-exact<=1,000", "", "exact", 0, 1000, True),
+        ("gradients: queries-to-50 < 1_000", "gradients", "50", 0, 1000, False),
+        (" agreement-at-100  >  0.9 ", "", None, 100, 0.9, False),
+        ("top-gradient: agreement-at-1,000 >= 90 %", "top-gradient", None, 1000, 0.9, True),
+    ],
+)
+def test_conditions_are_read(text, level, milestone, at, threshold, inclusive):
+    found = parse_condition(text)
+    assert (found.level, found.milestone, found.at) == (level, milestone, at)
+    assert (found.threshold, found.inclusive) == (threshold, inclusive)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "queries-to-95",
+        "queries-to-80 < 1000",
+        "queries-to-95 < many",
+        "queries-to-95 < -5",
+        "queries-to-95 < 0",
+        "queries-to-95 < 99.5",
+        "queries-to-95 < 90 %",
+        "queries-to-95 > 1000",
+        "queries-to-95 == 1000",
+        "agreement-at-100 < 0.9",
+        "agreement-at-100 > 90",
+        "agreement-at-0 > 0.9",
+        "agreement > 0.9",
+        "agreement-at-100 > 0",
+        "saliency: queries-to-95 < 1000",
+        "queries-to-95 < 1000 and more",
+        "safe",
+    ],
+)
+def test_nonsense_is_answered_with_the_grammar(text):
+    with pytest.raises(rl.MisuseError, match="expected 'queries-to-95 < 1000'") as error:
+        parse_condition(text)
+    assert repr(text) in str(error.value)
+
+
+# Queries to a milestone
+
+
+def test_a_crossed_threshold_fails_whatever_the_other_seeds_say():
+    records = [record(0.4, 100, 0), record(0.4, 1000, 0), record(0.4, 100, 1), record(0.96, 1000, 1, queries=700)]
+    found = gate("queries-to-95 < 1000", *records)
+    assert found.status == "failed"
+    assert "95 % agreement reached with 700 queries" in found.reason
+
+
+def test_enough_queries_without_crossing_pass():
+    records = [record(0.4, 100), record(0.6, 1000)]
+    assert status("queries-to-95 < 1000", *records) == "passed"
+    assert status("queries-to-95 <= 1000", *records) == "passed"
+    assert (
+        "not 95 % agreement reached by these attacks with 1,000 queries"
+        in gate("queries-to-95 < 1000", *records).reason
+    )
+
+
+def test_the_threshold_itself():
+    at = record(0.96, 1000)
+    assert status("queries-to-95 < 1000", at) == "undecided"
+    assert status("queries-to-95 < 1000", record(0.4, 999), at) == "passed"
+    assert status("queries-to-95 <= 1000", at) == "failed"
+    assert status("queries-to-95 < 1001", at) == "failed"
+
+
+def test_too_small_a_budget_decides_nothing():
+    found = gate("queries-to-95 < 1000", record(0.4, 100))
+    assert found.status == "undecided"
+    assert "only 100 queries were tried" in found.reason
+
+
+def test_nothing_is_read_between_two_budgets():
+    found = gate("queries-to-95 < 500", record(0.4, 100), record(0.96, 1000))
+    assert found.status == "undecided"
+    assert "reached with 1,000 queries and not with 100" in found.reason
+
+
+def test_an_error_is_no_pass():
+    assert status("queries-to-95 < 1000", record(0.4, 1000), failed(1000, 1)) == "undecided"
+    assert status("queries-to-95 < 1000", failed(1000)) == "undecided"
+    assert "error" in gate("queries-to-95 < 1000", failed(1000)).reason
+
+
+def test_an_error_does_not_hide_a_failure():
+    assert status("queries-to-95 < 1000", record(0.97, 100), failed(100, 1)) == "failed"
+
+
+def test_exactness_has_a_gate_of_its_own():
+    exact = record(0.9999, 1000, attack="exact", outcome="RECOVERED", queries=60)
+    assert status("queries-to-exact < 100", exact) == "failed"
+    assert status("queries-to-exact < 50", exact) == "undecided"
+    tried = record(None, 50, attack="exact", outcome="BUDGET_EXHAUSTED", queries=40)
+    assert status("queries-to-exact < 50", tried, exact) == "passed"
+
+
+# Levels and defences
+
+
+def test_a_level_is_judged_alone_if_it_is_named():
+    records = [record(0.97, 100, level="gradients"), record(0.3, 1000, level="label")]
+    assert status("queries-to-95 < 1000", *records) == "failed"
+    assert status("gradients: queries-to-95 < 1000", *records) == "failed"
+    assert status("label: queries-to-95 < 1000", *records) == "passed"
+
+
+def test_one_undecided_level_leaves_all_undecided():
+    assert status("queries-to-95 < 1000", record(0.3, 1000), record(0.3, 10, level="label")) == "undecided"
+
+
+def test_a_level_that_was_not_tried_decides_nothing():
+    found = gate("logits: queries-to-95 < 1000", record(0.3, 1000))
+    assert found.status == "undecided"
+    assert "nothing was tried at the level 'logits'" in found.reason
+
+
+def test_what_a_defence_would_do_is_no_part_of_the_gate():
+    assert status("queries-to-95 < 1000", record(0.97, 100), record(0.3, 1000, defence="label")) == "failed"
+    assert status("queries-to-95 < 1000", record(0.3, 1000), record(0.97, 10, defence="round:9")) == "passed"
+    assert status("queries-to-95 < 1000", record(0.3, 1000, defence="label")) == "undecided"
+
+
+# Agreement at a number of queries
+
+
+def test_agreement_at_a_number_of_queries():
+    records = [record(0.5, 10), record(0.92, 100), record(0.97, 1000)]
+    assert status("agreement-at-100 > 0.9", *records) == "failed"
+    assert status("agreement-at-100 > 0.92", *records) == "passed"
+    assert status("agreement-at-100 >= 0.92", *records) == "failed"
+    assert status("agreement-at-100 > 95 %", *records) == "passed"
+    assert status("agreement-at-10 > 0.9", *records) == "passed"
+    assert status("agreement-at-50 > 0.9", *records) == "undecided"
+    assert status("agreement-at-50 > 0.95", *records) == "passed"
+    assert status("agreement-at-5000 > 0.98", *records) == "undecided"
+    assert status("agreement-at-5000 > 0.95", *records) == "failed"
+
+
+def test_the_best_seed_counts():
+    assert status("agreement-at-100 > 0.9", record(0.5, 100, 0), record(0.95, 100, 1)) == "failed"
+
+
+def test_no_clone_at_all_is_no_agreement():
+    assert status("agreement-at-100 > 0.9", record(None, 100, outcome="BUDGET_EXHAUSTED")) == "passed"
+    assert status("agreement-at-100 > 0.9", failed(100)) == "undecided"
+    assert status("agreement-at-100 > 0.9", record(0.5, 100), failed(100, 1)) == "undecided"
+
+
+# Targets that say nothing
+
+
+def test_agreement_that_a_constant_guess_has_decides_nothing():
+    found = gate("queries-to-95 < 1000", record(1.0, 10), majority=0.97)
+    assert found.status == "undecided"
+    assert "always guessing one class" in found.reason
+    assert status("queries-to-99 < 1000", record(1.0, 10), majority=0.97) == "failed"
+    assert status("agreement-at-100 > 0.9", record(1.0, 10), majority=0.97) == "undecided"
+    assert status("queries-to-exact < 100", record(1.0, 10, outcome="RECOVERED"), majority=1.0) == "failed"
+
+
+def test_gates_together():
+    ended = {name: Gate("", name, "") for name in ("passed", "failed", "undecided")}
+    assert worst([]) == "passed"
+    assert worst([ended["passed"], ended["undecided"]]) == "undecided"
+    assert worst([ended["undecided"], ended["failed"], ended["passed"]]) == "failed"
