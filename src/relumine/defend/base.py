@@ -113,4 +113,4 @@ def as_distribution(values: Array) -> Array:
 
 def without_sum(offer: Offer) -> Offer:
     """The offer of probabilities that were changed one by one: numbers that need not sum to 1."""
-    return replace(offer, values="real") if offer.values == "probabilities" else offer
+    return replace(offer, values="real", explained="probabilities") if offer.values == "probabilities" else offer

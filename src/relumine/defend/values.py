@@ -30,7 +30,9 @@ class LabelOnly(Defended):
         self._require(classes, "several outputs, or one that is a logit or a probability", "one real output")
 
     def _offered(self, offer: Offer) -> Offer:
-        return replace(offer, values="label", gradients=offer.gradients if self.explanations == "kept" else "none")
+        explained = offer.explained or (None if offer.values == "label" else offer.values)
+        gradients = offer.gradients if self.explanations == "kept" else "none"
+        return replace(offer, values="label", gradients=gradients, explained=explained)
 
     def _shown_values(self, values: Array) -> Array:
         if values.shape[1] == 1:

@@ -34,6 +34,7 @@ class Offer:
     dtype:     the precision in which the target computes
     random:    whether the same question may get different answers
     box:       lowest and highest valid input coordinate, if there is such a limit
+    explained: what gradients are of, where values do not tell because something hid or changed them
     """
 
     inputs: tuple[int, ...]
@@ -43,6 +44,7 @@ class Offer:
     dtype: DType = "float64"
     random: bool = False
     box: tuple[float, float] | None = None
+    explained: ValueKind | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _whole_numbers("inputs", self.inputs))
@@ -54,6 +56,8 @@ class Offer:
         _require(known, "gradients", f"one of {_GRADIENTS} or an output below {self.outputs}", self.gradients)
         _require(self.dtype in _DTYPES, "dtype", f"one of {_DTYPES}", self.dtype)
         _require(self.box is None or self.box[0] < self.box[1], "box", "(low, high) with low < high", self.box)
+        told = (None, "real", "logits", "probabilities")
+        _require(self.explained in told, "explained", f"one of {told}", self.explained)
 
     @property
     def dimension(self) -> int:

@@ -73,7 +73,7 @@ class Ledger:
 
     def belongs_to(self, offer: Offer, **facts: str) -> None:
         """Bind the ledger to a target's offer (and any further facts), or refuse it as another's."""
-        mine = {"offer": json.dumps(asdict(offer), sort_keys=True), **facts}
+        mine = {"offer": json.dumps(_plain(offer), sort_keys=True), **facts}
         stored = dict(self._read("SELECT key, value FROM about"))
         for key, value in mine.items():
             if stored.get(key, value) != value:
@@ -162,3 +162,8 @@ class Asked:
     def forget(self, questions: list[Question]) -> None:
         """Take back an asking whose answers nobody got."""
         self._times.subtract(question.digest for question in questions)
+
+
+def _plain(offer: Offer) -> dict[str, object]:
+    """The offer's fields; the one that ledgers written before it do not know is left out where it says nothing."""
+    return {name: value for name, value in asdict(offer).items() if name != "explained" or value is not None}

@@ -56,6 +56,8 @@ class ScaledByValues:
         return Answer(answer.values, np.stack(scaled) if scaled else maps)
 
     def _scaled(self, row: Array, values: Array, maps: Array) -> Array:
+        if not maps.any():  # where all units are off there is nothing to scale, and no direction to look along
+            return maps
         explained = explained_outputs(self.offer, values)
         same = [factors for known, factors in self._known if self._equal(known, maps)]
         for factors in same:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from relumine.explain import Explanation
+    from relumine.reconstruct.matching_shown import Shown
 
 Loss = Literal["joint", "gradient", "membership"]
 
@@ -55,6 +56,7 @@ class GradientMatching:
                    they say beyond probabilities
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
+    shown:         what is left of the answers behind a defence, if not all of them: the same is compared of the student
     steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine. A layer of n inputs
                    learns at learning_rate/√n
     rounding:      half the width of the ReLUs' round corners at first, in root mean squares of what enters them;
@@ -73,6 +75,7 @@ class GradientMatching:
     weight: float | None = None
     logits_by: Literal["squared", "cross-entropy"] = "squared"
     explanation: "Explanation | None" = None
+    shown: "Shown | None" = None
     steps: int = 1000
     batch: int = 32
     learning_rate: float = 0.06
@@ -104,6 +107,14 @@ class GradientMatching:
             return Reconstruction(None, Outcome.BUDGET_EXHAUSTED, meter.spent.since(before), remark, repr(self))
         return self._fitted(offer, members, inputs, answer, generator, meter.spent.since(before))
 
+    def fit(
+        self, offer: Offer, inputs: Array, answer: Answer, rng: int | np.random.Generator | None, spent: Spent
+    ) -> Reconstruction:
+        """The student of answers that were asked already: ``queries`` and ``source`` do not matter."""
+        _check_offer(self, offer)
+        generator = np.random.default_rng(rng)
+        return self._fitted(offer, self._students(offer, generator), inputs, answer, generator, spent)
+
     def _students(self, offer: Offer, rng: np.random.Generator) -> "list[torch.nn.Module]":
         from relumine.reconstruct.matching_student import checked_student
 
@@ -132,6 +143,7 @@ class GradientMatching:
             answer,
             like,
             explanation=self.explanation,
+            shown=self.shown,
             loss=self.loss,
             weight=self._weight(),
             squared=self.logits_by == "squared",
@@ -147,7 +159,7 @@ class GradientMatching:
 
             kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
             gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
-        clone = Student(tuple(members), offer.inputs, task.of)
+        clone = Student(tuple(members), offer.inputs, task.answered)
         evidence = Evidence(
             verification_gap=max((gap for gap in gaps if gap is not None), default=None),
             verification_points=len(held_out),
@@ -158,7 +170,8 @@ class GradientMatching:
     def _weight(self) -> float:
         if self.weight is not None:
             return self.weight
-        return _WEIGHT if self.explanation is None or self.explanation.linear else _WEIGHT_WITHOUT_SIGNS
+        signed = self.explanation is None or self.explanation.linear
+        return _WEIGHT if signed and not (self.shown and self.shown.magnitudes) else _WEIGHT_WITHOUT_SIGNS
 
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from relumine.explain.methods import Explanation, Gradient, Of, outputs
 from relumine.oracle.base import Answer, Array, Offer
+from relumine.reconstruct.matching_shown import Shown
 
 # What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
 # as LogitLink answers them.
@@ -20,10 +21,11 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 def kind_of(offer: Offer, values: Array) -> Kind:
     """What the oracle's values, and so its gradients, are of. Logits that can only be centred, or log p, are told."""
-    if offer.values in {"probabilities", "label"}:
+    explained = offer.explained or offer.values
+    if explained in {"probabilities", "label"}:
         return "probabilities"
-    if offer.values != "logits" or offer.outputs == 1:
-        return "logits" if offer.values == "logits" else "real"
+    if explained != "logits" or offer.outputs == 1 or offer.values != "logits":
+        return "logits" if explained == "logits" else "real"
     size = np.abs(values).max(initial=1e-30)
     if np.abs(values.mean(axis=1)).max(initial=0) < 1e-6 * size:
         return "centred"
@@ -37,7 +39,7 @@ class Matching:
     """Answered questions as tensors, and the losses of a student on them.
 
     inputs n×shape; values n×K; maps n×R×shape or None; chosen n×R×K says which combinations of outputs the maps
-    explain; scale is the mean ‖J‖² of the answers.
+    explain; scale is the mean ‖J‖² of the answers; labels: values are labels, whatever the maps are of.
     """
 
     inputs: Tensor
@@ -45,7 +47,9 @@ class Matching:
     maps: Tensor | None
     chosen: Tensor | None
     kind: Kind
+    labels: bool
     explanation: Explanation
+    shown: Shown
     loss: Literal["joint", "gradient", "membership"]
     weight: float
     squared: bool
@@ -56,6 +60,16 @@ class Matching:
     def of(self) -> Of:
         """What the student's outputs are turned into before they are explained."""
         return "logits" if self.kind == "centred" else self.kind
+
+    @property
+    def answered(self) -> Of:
+        """What the student's outputs are turned into where they stand for the oracle's values."""
+        return "probabilities" if self.labels else self.of
+
+    @property
+    def linear(self) -> bool:
+        """Whether random combinations of maps may be compared in place of maps."""
+        return self.explanation.linear and self.shown.linear
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -85,7 +99,7 @@ class Matching:
             student, self.inputs[rows], classes=directions, of=self.of, create_graph=True, rng=rng
         )
         wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
-        gap = (explained.maps - wanted).square().sum() / (len(rows) * coefficients.shape[1] * self.scale)
+        gap = self.shown.gap(explained.maps, wanted, self.scale)
         if self.loss == "gradient":
             return gap
         return gap + self.weight * self._membership(explained.values, rows)
@@ -96,7 +110,7 @@ class Matching:
         maps = self.maps.shape[1]
         if maps == 1:
             drawn = np.ones((count, 1))
-        elif self.explanation.linear:
+        elif self.linear:
             drawn = rng.standard_normal((count, maps))
         else:
             drawn = np.eye(maps)[rng.integers(maps, size=count)] * maps**0.5
@@ -105,15 +119,30 @@ class Matching:
     def _membership(self, values: Tensor, rows: Tensor) -> Tensor:
         """Squared error where values are real numbers or, if so wanted, logits; else cross-entropy above the least."""
         wanted = self.values[rows]
+        if self.labels:
+            return self._classified(values, wanted)
         if self.kind == "real" or (self.squared and self.kind in {"logits", "centred"}):
             if self.kind == "centred":
                 values = values - values.mean(1, keepdim=True)
             return (values - wanted).square().sum(1).mean() / self.spread
+        if self.kind == "probabilities":
+            values = self.shown.values(values)
         if values.shape[1] == 1:
             return self._single(values, wanted)
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
         p = wanted if self.kind == "probabilities" else wanted.softmax(1)
         result: Tensor = (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
+        return result
+
+    def _classified(self, values: Tensor, wanted: Tensor) -> Tensor:
+        """Cross-entropy with labels, one-hot or 0 and 1; real numbers pass for logits."""
+        if self.kind == "probabilities":
+            odds = torch.logit(values, eps=1e-7) if values.shape[1] == 1 else values.clamp_min(_TINY).log()
+        else:
+            odds = values
+        if values.shape[1] == 1:
+            return functional.binary_cross_entropy_with_logits(odds, wanted)
+        result: Tensor = -(wanted * odds.log_softmax(1)).sum(1).mean()
         return result
 
     def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
@@ -132,6 +161,7 @@ def matching(
     loss: Literal["joint", "gradient", "membership"],
     weight: float,
     squared: bool = True,
+    shown: Shown | None = None,
 ) -> Matching:
     """Answers as tensors of the student's precision."""
     maps = chosen = None
@@ -147,7 +177,9 @@ def matching(
         maps=maps,
         chosen=chosen,
         kind=kind_of(offer, answer.values),
+        labels=offer.values == "label",
         explanation=explanation or Gradient(),
+        shown=shown or Shown(),
         loss=loss,
         weight=weight,
         squared=squared,

@@ -1,0 +1,310 @@
+"""Attacks: for every level of access, and behind every defence, the best reconstructions that there are.
+
+An attack knows the defence that it meets (``knowledge``). Exact ones aim at the target itself; learned ones at a
+student that answers as it does. None of them raises because a defence does its work: being refused is an outcome.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relumine.audit.asking import Asked, Questions, ask
+from relumine.audit.knowledge import Knowledge, knowledge_of
+from relumine.defend.base import as_distribution
+from relumine.defend.registry import Chain
+from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
+from relumine.oracle.among import Among
+from relumine.oracle.averaged import Averaged
+from relumine.oracle.base import Answer, Array, Offer, Oracle
+from relumine.oracle.metered import Metered, Spent, metered
+from relumine.probe.findings import Told
+from relumine.probe.run import reconstruct_behind
+from relumine.reconstruct.auto import Auto
+from relumine.reconstruct.linear import Linear
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
+from relumine.reconstruct.two_layer import TwoLayer
+from relumine.reconstruct.values import TwoLayerFromValues
+
+if TYPE_CHECKING:
+    import torch
+
+    from relumine.reconstruct.matching import Loss
+
+# Of the whole budget an exact reconstruction gets this share; the rest repeats its questions against noise.
+_ROWS_OF_EXACT = 1000
+_TIMES = (2, 1000)
+# Against noise that is always the same: how far beside an input the same is asked, as a share of its size.
+_BESIDE = {"float64": 1e-6, "float32": 1e-4}
+# A student behind noise may ask so many times, and have as many times fewer inputs.
+_AGAIN = 10
+# Students: units of the hidden layer by the number of inputs; how long they learn.
+_HIDDEN = {100: 128, 10**9: 256}
+_STEPS = 400
+_RATES = (0.06, 0.015, 0.004)
+_SMALLEST_IMAGE = 12
+_NUMBERS = ("real", "logits", "probabilities")
+
+
+@dataclass(frozen=True, eq=False)
+class Situation:
+    """What an attack has to work with.
+
+    pool:  inputs like those of the owner's users, n×shape; None for an attacker without any
+    shape: of one input
+    """
+
+    oracle: Metered
+    budget: int
+    rng: np.random.Generator
+    pool: Array | None
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A way to reconstruct.
+
+    name:  by which results know it
+    about: what it does, and what it makes of the defence
+    exact: whether it aims at the target itself, not at a student of it
+    """
+
+    name: str
+    about: str
+    exact: bool
+    method: Callable[[Situation], Reconstruction]
+
+    def __call__(
+        self, oracle: Metered, budget: int, seed: int, pool: Array | None = None, shape: tuple[int, ...] | None = None
+    ) -> Reconstruction:
+        """What it got out of an oracle that answers at most ``budget`` rows (the meter's own budget, if it has one)."""
+        before = oracle.spent
+        rng = np.random.default_rng(seed)
+        try:
+            result = self.method(Situation(oracle, budget, rng, pool, shape or oracle.offer.inputs))
+        except BudgetError as error:
+            result = _nothing(Outcome.BUDGET_EXHAUSTED, error)
+        except RefusedError as error:
+            result = _nothing(Outcome.REFUSED, error)
+        except BadAnswerError as error:  # an adapter says that answers are not what it makes gradients of
+            result = _nothing(Outcome.NOT_THIS_CLASS, error)
+        return replace(result, spent=oracle.spent.since(before))
+
+
+def attacks_for(
+    level: str,
+    offer: Offer,
+    chain: Chain | None = None,
+    deviation: float = 1.0,
+    *,
+    shape: tuple[int, ...] | None = None,
+) -> tuple[Attack, ...]:
+    """The attacks that fit a level of access behind these defences, the exact ones first.
+
+    offer:     of the defended oracle
+    deviation: the data's, which is the noise of the level "smoothgrad"
+    shape:     of one input, where the offer's is flat and the data's is not
+    """
+    known = knowledge_of(level, chain, deviation)
+    learned = _learned_attacks(offer, known, shape or offer.inputs, defended=chain is not None)
+    return (*_exact_attacks(offer, known), *learned)
+
+
+# -- exact
+
+
+def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
+    if offer.values not in _NUMBERS or offer.explained not in (None, offer.values):
+        return
+    through = offer.gradient_rows == offer.outputs and known.recipe is not None
+    if known.smoothing is not None and (offer.box or known.reach or offer.values == "probabilities"):
+        through = False  # there is no way out to where smoothing does not matter
+    if through:
+        ways = [*_ways(known)]
+        name = "exact, adapted" if ways else "exact"
+        yield Attack(name, _sentence("exact reconstruction from gradients", ways), True, _from_gradients(known))
+    if known.true_values and (not through or known.recipe != "gradient" or known.coarse):
+        name = "exact" if offer.gradients == "none" and not (known.reach or known.window) else "exact, from values"
+        ways = [*_ways(replace(known, recipe="gradient", noise=0.0))]
+        yield Attack(name, _sentence("exact reconstruction from values alone", ways), True, _from_values(known))
+
+
+def _ways(known: Knowledge) -> Iterator[str]:
+    """How an exact reconstruction gets past the defences."""
+    if known.recipe != "gradient":
+        yield f"maps are made gradients again, knowing that they are {known.recipe}"
+    if known.noise and known.consistent:
+        yield "neighbours of each input are averaged"
+    elif known.noise:
+        yield "the answers to many askings are averaged"
+    if known.reach is not None:
+        yield f"inputs stay within ±{known.reach:g}"
+    if known.window:
+        yield f"every question is hidden among {known.window} others"
+
+
+def _sentence(what: str, ways: Sequence[str]) -> str:
+    return "; ".join([what, *ways])
+
+
+def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
+    # Several layers cannot be told apart in answers with few digits.
+    asker: Reconstructor = _InTurn((Linear(), TwoLayer())) if known.coarse else Auto()
+
+    def method(at: Situation) -> Reconstruction:
+        return _behind(asker, at, known, known.recipe)
+
+    return method
+
+
+def _from_values(known: Knowledge) -> Callable[[Situation], Reconstruction]:
+    def method(at: Situation) -> Reconstruction:
+        return _behind(_InTurn((Linear(), TwoLayerFromValues())), at, replace(known, noise=0.0), None)
+
+    return method
+
+
+@dataclass(frozen=True)
+class _InTurn:
+    """One method after the other, until one recovers the target; else what the last of them found."""
+
+    askers: tuple[Reconstructor, ...]
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        generator = np.random.default_rng(rng)
+        for asker in self.askers:
+            result = asker(oracle, generator)
+            if result.outcome in (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED):
+                break
+        return result
+
+
+def _behind(asker: Reconstructor, at: Situation, known: Knowledge, recipe: str | None) -> Reconstruction:
+    """What ``asker`` finds, asking in a way that the defences answer, of explanations made gradients again."""
+    return reconstruct_behind(asker, metered(_way_in(at, known, through=recipe is not None)), recipe, rng=at.rng)
+
+
+def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
+    """The oracle, asked inside what is answered, unnoticed, and often enough; ``through``: by its gradients."""
+    oracle: Oracle = at.oracle
+    if known.reach is not None:
+        low, high = oracle.offer.box or (-known.reach, known.reach)
+        oracle = Told(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
+    if known.window:
+        oracle = Among(oracle, known.window, _flat(at), values=not through, rng=at.rng)
+    if known.noise:
+        oracle = _averaged(oracle, known, int(np.clip(at.budget // _ROWS_OF_EXACT, *_TIMES)), at.rng, rounded=True)
+    return oracle
+
+
+def _averaged(
+    oracle: Oracle, known: Knowledge, times: int, rng: np.random.Generator, *, rounded: bool = False
+) -> Averaged:
+    spread = _BESIDE[oracle.offer.dtype] if known.consistent else 0.0
+    return Averaged(oracle, times, spread=spread, rounded=rounded, rng=rng)
+
+
+def _flat(at: Situation) -> Array | None:
+    return None if at.pool is None else np.asarray(at.pool, dtype=np.float64).reshape(len(at.pool), -1)
+
+
+def _nothing(outcome: Outcome, error: Exception) -> Reconstruction:
+    return Reconstruction(None, outcome, Spent(), Evidence(remark=str(error)))
+
+
+# -- learned
+
+
+def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, defended: bool) -> Iterator[Attack]:
+    if offer.gradients != "none":
+        loss: Loss = "gradient" if offer.values == "none" else "joint"
+        about = "a student of answers with explanations"
+        if known.noise:
+            again = f"{about}, each the mean of several askings"
+            yield Attack("learned, averaged", again, False, _learned(known, loss, again=_AGAIN))
+        yield Attack("learned", about, False, _learned(known, loss))
+        if _is_image(shape) and not defended:
+            yield Attack("learned, convolutional", f"{about}, convolutional", False, _learned(known, loss, images=True))
+    if offer.values != "none":
+        what = "labels" if offer.values == "label" else "values"
+        yield Attack("membership", f"a student of {what} alone", False, _learned(known, "membership"))
+        if _is_image(shape) and not defended and offer.gradients == "none":
+            about = f"a student of {what} alone, convolutional"
+            yield Attack("membership, convolutional", about, False, _learned(known, "membership", images=True))
+
+
+def _is_image(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3 and min(shape[1:]) >= _SMALLEST_IMAGE
+
+
+def _learned(
+    known: Knowledge, loss: "Loss", *, again: int = 1, images: bool = False
+) -> Callable[[Situation], Reconstruction]:
+    def method(at: Situation) -> Reconstruction:
+        oracle: Oracle = at.oracle
+        times = min(again, at.budget // 2)
+        if times > 1:
+            oracle = _averaged(oracle, known, times, at.rng)
+        questions = Questions(oracle.offer, at.pool, at.rng)
+        asked = ask(oracle, at.budget // max(times, 1), questions, gradients=loss != "membership")
+        if not len(asked.rows):
+            return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
+        result = _student_of(at, asked, known, loss, images=images)
+        remark = "; ".join(filter(None, (asked.ended, result.evidence.remark)))
+        return replace(result, evidence=replace(result.evidence, remark=remark))
+
+    return method
+
+
+def _student_of(at: Situation, asked: Asked, known: Knowledge, loss: "Loss", *, images: bool) -> Reconstruction:
+    from relumine.reconstruct.matching import GradientMatching
+
+    offer, answer = _mended(at.oracle.offer, known, asked.answer)
+    explanation = known.explanation() if loss != "membership" else None
+
+    def student(seed: int) -> "torch.nn.Module":
+        return _fresh(offer, at.shape, seed, images=images)
+
+    for rate in _RATES:
+        method = GradientMatching(
+            student,
+            len(asked.rows),
+            loss=loss,
+            explanation=explanation,
+            shown=known.shown(),
+            steps=_STEPS,
+            learning_rate=rate,
+        )
+        try:
+            return method.fit(offer, asked.rows, answer, at.rng, at.oracle.spent)
+        except MisuseError:  # it diverged: answers of unusual size
+            if rate == _RATES[-1]:
+                raise
+    raise AssertionError("there are rates")
+
+
+def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:
+    """Numbers that were probabilities before something changed them, made probabilities again."""
+    if offer.values != "real" or offer.explained != "probabilities":
+        return offer, answer
+    values = answer.values
+    if known.cutoff is not None and offer.outputs > 1:
+        hidden = values == 0
+        rest = np.clip(1 - values.sum(axis=1, keepdims=True), 0, 1) / np.maximum(hidden.sum(axis=1, keepdims=True), 1)
+        values = np.where(hidden, np.minimum(rest, known.cutoff), values)
+    return replace(offer, values="probabilities", explained=None), Answer(as_distribution(values), answer.gradients)
+
+
+def _fresh(offer: Offer, shape: tuple[int, ...], seed: int, *, images: bool) -> "torch.nn.Module":
+    """A student that has not learned anything yet."""
+    from torch import nn
+
+    from relumine import zoo
+
+    if images:
+        module = zoo.network("conv", shape, offer.outputs, seed)
+        return module if offer.inputs == shape else nn.Sequential(nn.Flatten(), nn.Unflatten(1, shape), module)
+    hidden = next(units for inputs, units in _HIDDEN.items() if offer.dimension <= inputs)
+    return zoo.network("two_layer", offer.inputs, offer.outputs, seed, hidden=hidden)

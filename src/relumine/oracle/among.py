@@ -1,0 +1,60 @@
+"""Among: each question hidden among others, from whoever watches for questions that belong together."""
+
+import numpy as np
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, joined
+
+
+class Among:
+    """Asks ``others`` rows without gradients before each row that matters, and forgets their answers.
+
+    A watch that looks at a client's last rows sees mostly these. They are drawn from ``rows`` (n×d, say data), or from
+    N(0, I), or uniformly from the box of valid inputs.
+
+    values: whether rows asked without gradients matter too. Where gradients are searched, values are asked at random
+            points, which look like any others.
+    """
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        others: int,
+        rows: Array | None = None,
+        *,
+        values: bool = True,
+        rng: int | np.random.Generator | None = None,
+    ) -> None:
+        if others < 1:
+            raise MisuseError(f"Among: expected at least 1 other row, got {others}")
+        self._oracle = oracle
+        self._others = others
+        self._rows = rows
+        self._values = values
+        self._rng = np.random.default_rng(rng)
+
+    @property
+    def offer(self) -> Offer:
+        """The offer of the oracle inside."""
+        return self._oracle.offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        if not (gradients or self._values):
+            return self._oracle(rows, gradients=False)
+        return joined(self.offer, [self._hidden(row, gradients) for row in rows], gradients=gradients)
+
+    def _hidden(self, row: Array, gradients: bool) -> Answer:
+        others = self._drawn()
+        if gradients:
+            self._oracle(others, gradients=False)
+            return self._oracle(row[None], gradients=True)
+        return Answer(self._oracle(np.concatenate([others, row[None]]), gradients=False).values[-1:])
+
+    def _drawn(self) -> Array:
+        shape = (self._others, self.offer.dimension)
+        if self._rows is not None:
+            return self._rows[self._rng.integers(len(self._rows), size=self._others)]
+        if self.offer.box is not None:
+            return self._rng.uniform(*self.offer.box, size=shape)
+        return self._rng.standard_normal(shape)

@@ -1,0 +1,130 @@
+"""The audit's attacks: each behind each defence, on networks small enough to be quick."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from problems import error, two_layer
+from relumine import defend
+from relumine.audit.attacks import Attack, attacks_for
+from relumine.audit.levels import LEVELS
+
+D, K, H = 6, 3, 5
+FITTED, RECOVERED = rl.Outcome.FITTED, rl.Outcome.RECOVERED
+
+
+@cache
+def target(values: str = "logits", seed: int = 0):
+    return two_layer(D, H, K, values=values, seed=seed)
+
+
+def defended(words: str, level: str = "gradients", values: str = "logits") -> tuple[rl.Oracle, defend.Chain | None]:
+    seen = LEVELS[level].of(target(values).oracle)
+    chain = defend.parse(words) if words else None
+    return (chain(seen, rng=1) if chain else seen), chain
+
+
+def attacks(words: str, level: str = "gradients", values: str = "logits") -> dict[str, Attack]:
+    oracle, chain = defended(words, level, values)
+    return {attack.name: attack for attack in attacks_for(level, oracle.offer, chain)}
+
+
+def attacked(
+    name: str, words: str, budget: int, level: str = "gradients", values: str = "logits", *, seed: int = 0
+) -> tuple[rl.Reconstruction, rl.Metered]:
+    meter = rl.Metered(defended(words, level, values)[0], budget=budget)
+    return attacks(words, level, values)[name](meter, budget, seed), meter
+
+
+def agreement(result: rl.Reconstruction, values: str = "logits") -> float:
+    x = np.random.default_rng(9).standard_normal((2000, D))
+    return float((result.predict(x).argmax(1) == target(values).predict(x).argmax(1)).mean())
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("", "exact"),
+        ("magnitude", "exact, adapted"),
+        ("maxnorm", "exact, adapted"),
+        ("magnitude+maxnorm", "exact, adapted"),
+        ("smoothgrad:4,0.01", "exact, adapted"),
+        ("near:3", "exact, adapted"),
+        ("lines:10", "exact, adapted"),
+        ("prada:0.9", "exact, adapted"),
+        ("box:-5,5", "exact"),
+        ("budget:5000", "exact"),
+        ("round:9", "exact"),
+        ("topk:2", "exact, from values"),
+        ("sign", "exact, from values"),
+        ("heatmap:8", "exact, from values"),
+        ("noise:0.1,gradients", "exact, from values"),
+    ],
+)
+def test_exact_attacks_get_past_what_hides_nothing(words, name):
+    result, meter = attacked(name, words, 100_000)
+    assert result.outcome is RECOVERED
+    assert error(result, target()) < 1e-6
+    assert result.spent.queries == meter.spent.queries
+
+
+@pytest.mark.parametrize("words", ["noise:1e-6", "noise:1e-6,consistent", "noise:1e-6,multiplicative"])
+def test_noise_is_averaged_away(words):
+    result, _ = attacked("exact, adapted", words, 100_000)
+    assert result.clone is not None
+    assert error(result, target()) < 1e-4
+
+
+@pytest.fixture
+def short_lessons(monkeypatch):
+    """Students that learn for a moment: whether anything raises does not depend on how much they learn."""
+    monkeypatch.setattr("relumine.audit.attacks._STEPS", 5)
+
+
+@pytest.mark.parametrize("kind", defend.DEFENCES, ids=lambda kind: kind.name)
+def test_whatever_the_defence_an_attack_ends_with_an_outcome(kind, short_lessons):
+    values = "probabilities" if kind.name in ("high-confidence", "reverse-sigmoid") else "logits"
+    for name, attack in attacks(kind.example, values=values).items():
+        for budget in (1, 7, 300):
+            meter = rl.Metered(defended(kind.example, values=values)[0], budget=budget)
+            result = attack(meter, budget, 0)
+            assert isinstance(result.outcome, rl.Outcome), name
+            assert result.spent.queries == meter.spent.queries <= budget
+            assert result.clone is None or result.predict(np.zeros((2, D))).shape == (2, K)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_every_level_has_an_attack_that_leaves_a_clone(level, short_lessons):
+    if LEVELS[level].of(target().oracle) is None:
+        assert level == "values"
+        return
+    results = [attacked(name, "", 64, level)[0] for name in attacks("", level)]
+    assert any(result.outcome is FITTED for result in results)
+
+
+def test_a_label_is_never_reconstructed_exactly():
+    assert [*attacks("", "label")] == ["membership"]
+    assert [*attacks("label")] == ["membership"]
+
+
+def test_refused_rows_are_replaced_by_others(short_lessons):
+    result, meter = attacked("learned", "near:1", 50)
+    assert result.outcome is FITTED
+    assert meter.spent.gradient_queries == 50
+
+
+def test_what_was_answered_before_a_detection_counts(short_lessons):
+    oracle = defended("lines:2")[0]
+    line = np.linspace(0, 1, 4)[:, None] * np.ones(D)
+    pool = np.concatenate([np.random.default_rng(0).standard_normal((64, D)), line])
+    with pytest.raises(rl.RefusedError):
+        oracle(line, gradients=False)
+    result = attacks("lines:2")["learned"](rl.Metered(oracle), 50, 0, pool)
+    assert result.outcome is rl.Outcome.REFUSED
+    assert "reconstruction" in result.evidence.remark
+    fresh = attacks("budget:33")["learned"](rl.Metered(defended("budget:33")[0]), 50, 0, pool)
+    assert fresh.outcome is FITTED
+    assert fresh.spent.gradient_queries == 33
+    assert "budget of 33 rows" in fresh.evidence.remark
