@@ -1,0 +1,117 @@
+"""What a report shows of a clone: its saliency maps beside the target's, and recovered units beside the true ones."""
+
+from math import prod
+
+import numpy as np
+
+from relumine.audit.data import AuditData
+from relumine.audit.result import Picture, UnitPair
+from relumine.oracle.base import Array, Oracle
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.result import Clone
+
+# So many inputs in the gallery, of different classes as far as there are any.
+_PICTURES = 6
+# So many units, the largest first.
+_UNITS = 16
+# Larger maps are not drawn: a page would hold megabytes of numbers.
+_LARGEST = 4096
+_DIGITS = 5
+
+
+def gallery_of(clone: Clone, target: Oracle, test: AuditData) -> tuple[Picture, ...]:
+    """Some test inputs with the target's and the clone's gradient of the target's class."""
+    offer = target.offer
+    if offer.gradients not in ("all", "top") or offer.values in ("none", "label") or offer.dimension > _LARGEST:
+        return ()
+    rows = _varied(test.rows, target)
+    answer = target(rows, gradients=True)
+    shown = answer.values.argmax(axis=1)
+    one_each = offer.gradients == "top" or offer.outputs == 1
+    maps = answer.jacobians[:, 0] if one_each else answer.jacobians[np.arange(len(rows)), shown]
+    clone_maps, clone_values = _maps(clone, rows, offer.inputs, shown)
+    return tuple(
+        Picture(
+            input=_numbers(rows[i]),
+            target_map=_numbers(maps[i]),
+            clone_map=_numbers(clone_maps[i]),
+            shape=offer.inputs,
+            target_class=_class(answer.values[i], test),
+            clone_class=_class(clone_values[i], test),
+        )
+        for i in range(len(rows))
+    )
+
+
+def _varied(rows: Array, target: Oracle) -> Array:
+    """The first input of each class that the target tells apart, then others."""
+    few = rows[:200]
+    classes = target(few, gradients=False).values.argmax(axis=1)
+    _, first = np.unique(classes, return_index=True)
+    rest = np.setdiff1d(np.arange(len(few)), first)
+    chosen = np.concatenate([np.sort(first), rest])[:_PICTURES]
+    result: Array = few[chosen]
+    return result
+
+
+def _maps(clone: Clone, rows: Array, shape: tuple[int, ...], shown: Array) -> tuple[Array, Array]:
+    """The clone's gradient of the shown class, n×d, and its outputs."""
+    import torch
+
+    module = clone.to_torch()
+    like = next(module.parameters())
+    inputs = torch.from_numpy(rows.reshape(-1, *shape)).to(like).requires_grad_()
+    outputs = module(inputs)
+    outputs = outputs.reshape(len(rows), -1)
+    picked = outputs.gather(1, torch.from_numpy(shown).reshape(-1, 1))
+    (maps,) = torch.autograd.grad(picked.sum(), inputs)
+    return maps.reshape(len(rows), -1).numpy().astype(np.float64), outputs.detach().numpy().astype(np.float64)
+
+
+def _class(values: Array, test: AuditData) -> str:
+    """The class's name, or its number; of a single output its value."""
+    if len(values) == 1:
+        return f"{values[0]:.3g}"
+    number = int(values.argmax())
+    return test.class_names[number] if number < len(test.class_names) else str(number)
+
+
+def unit_pairs_of(clone: Clone, target: Oracle) -> tuple[UnitPair, ...]:
+    """The true units of a first layer beside the recovered ones, where the target's layers are known."""
+    true = _first_layer(target)
+    if true is None or not isinstance(clone, Network) or not clone.weights or prod(true.shape) == 0:
+        return ()
+    if true.shape[1] > _LARGEST:
+        return ()
+    ours, theirs = _unit_rows(clone.weights[0]), _unit_rows(true)
+    if not len(ours) or not len(theirs) or ours.shape[1] != theirs.shape[1]:
+        return ()
+    likeness = theirs @ ours.T
+    order = np.argsort(-np.linalg.norm(true, axis=1), kind="stable")[:_UNITS]
+    pairs = []
+    for unit in order:
+        best = int(np.abs(likeness[unit]).argmax())
+        recovered = ours[best] * (np.sign(likeness[unit, best]) or 1.0)
+        distance = float(np.linalg.norm(theirs[unit] - recovered))
+        pairs.append(UnitPair(_numbers(theirs[unit]), _numbers(recovered), distance))
+    return tuple(pairs)
+
+
+def _first_layer(target: Oracle) -> Array | None:
+    """The rows of the first fully connected layer of a torch module that begins with one."""
+    module = getattr(target, "module", None)
+    first = next(iter(module.parameters()), None) if module is not None else None
+    if first is None or first.ndim != 2:
+        return None
+    rows: Array = first.detach().cpu().numpy().astype(np.float64)
+    return rows
+
+
+def _unit_rows(rows: Array) -> Array:
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    result: Array = (rows / np.where(lengths > 0, lengths, 1))[lengths[:, 0] > 0]
+    return result
+
+
+def _numbers(row: Array) -> tuple[float, ...]:
+    return tuple(float(f"{number:.{_DIGITS}g}") for number in row)

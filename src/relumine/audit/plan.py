@@ -1,0 +1,157 @@
+"""The plan: which curves are drawn, with which attacks and budgets, and when a curve's answer is clear."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from relumine.audit.attacks import attacks_for
+from relumine.audit.levels import Level, Setting, levels_of
+from relumine.audit.result import Case, Record
+from relumine.audit.settings import AuditSettings
+from relumine.defend import parse
+from relumine.errors import MisuseError
+from relumine.oracle.base import Oracle
+
+# Agreement with every seed from which more queries to a student would say nothing new.
+CLEAR = 0.99
+
+# Where defences are compared if no levels are named: at the first of these at which a defence has something to change.
+_DEFENDED_AT = ("gradients", "top-gradient", "probabilities", "logits", "values", "label")
+
+# Outcomes that a larger budget does not change.
+_FINAL = ("NOT_THIS_CLASS", "NOT_PIECEWISE_LINEAR", "SATURATED")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve to be: a level, a defence in front of it ("" for none), and who attacks there."""
+
+    level: Level
+    defence: str
+    exact: tuple[str, ...]
+    learned: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What curves are known by."""
+        return self.level.name, self.defence
+
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.exact + self.learned
+
+    def cases(self, attacks: Iterable[str], budget: int, seeds: int) -> Iterator[Case]:
+        """One for each attack and seed."""
+        return (
+            Case(self.level.name, self.defence, attack, budget, seed) for attack in attacks for seed in range(seeds)
+        )
+
+
+def twins_of(lines: Sequence[Line]) -> dict[tuple[str, str], tuple[str, str]]:
+    """(level, attack) of undefended cases that ask for no explanation, and what they are at the level without any.
+
+    An attacker who ignores explanations sees what that level shows, so the case is run there only.
+    """
+    plain = {line.level.name: line for line in lines if not line.defence}
+    twins = {}
+    for line in plain.values():
+        base = plain.get(line.level.baseline)
+        for attack in line.attacks if base is not None else ():
+            other = "exact" if attack == "exact, from values" else attack
+            if base is not None and other in base.attacks and (other != attack or attack.startswith("membership")):
+                twins[line.level.name, attack] = (base.level.name, other)
+    return twins
+
+
+def budgets_of(largest: int) -> tuple[int, ...]:
+    """1, 10, 100, … and the largest."""
+    powers = [10**power for power in range(len(str(largest))) if 10**power < largest]
+    return (*powers, largest)
+
+
+def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[Line, ...]:
+    """A line for each level, and for each defence where it has something to change."""
+    offered = levels_of(oracle, local=not settings.remote)
+    chosen = [level for level in offered if not settings.levels or level.name in settings.levels]
+    if not chosen:
+        raise MisuseError(
+            f"levels: {', '.join(settings.levels) or 'all'} were asked for, this target can give "
+            f"{', '.join(level.name for level in offered) or 'none'} (values: {oracle.offer.values}, "
+            f"gradients: {oracle.offer.gradients})"
+        )
+    if settings.defences and settings.remote:
+        raise MisuseError("defences: expected a model that is loaded here; a server defends itself")
+    lines = [_line(level, "", oracle, setting, settings.student) for level in chosen]
+    for words in settings.defences:
+        lines += _defended(words, offered, settings, oracle, setting)
+    return tuple(line for line in lines if line is not None)
+
+
+def _defended(
+    words: str, offered: Sequence[Level], settings: AuditSettings, oracle: Oracle, setting: Setting
+) -> list[Line]:
+    names = settings.levels or _DEFENDED_AT
+    levels = [level for name in names for level in offered if level.name == name]
+    fitting = [line for level in levels if (line := _line(level, words, oracle, setting, settings.student)) is not None]
+    if not fitting:
+        raise MisuseError(f"defence {words!r}: it has nothing to change at {', '.join(names)} of this target")
+    return fitting if settings.levels else fitting[:1]
+
+
+def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student: str | None) -> Line | None:
+    """None where the defence has nothing to change at this level."""
+    shown = level.of(oracle, setting)
+    assert shown is not None
+    chain = parse(defence) if defence else None
+    try:
+        offer = (shown if chain is None else chain(shown)).offer
+    except MisuseError:
+        return None
+    attacks = attacks_for(level.name, offer, chain, deviation=setting.deviation)
+    exact = tuple(attack.name for attack in attacks if attack.exact)
+    learned = tuple(attack.name for attack in attacks if not attack.exact)
+    return Line(level, defence, exact, _by(student, learned))
+
+
+def _by(student: str | None, learned: tuple[str, ...]) -> tuple[str, ...]:
+    """The attacks whose students are of this kind; all where none is, or nobody said."""
+    chosen = tuple(name for name in learned if name.endswith("convolutional") == (student == "conv"))
+    return chosen if student is not None and chosen else learned
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a line's records say about going on: which attacks, or why none ("" while there are some)."""
+
+    exact: tuple[str, ...]
+    learned: tuple[str, ...]
+    stopped: str
+
+
+def standing(line: Line, records: Sequence[Record], seeds: int) -> Standing:
+    """Whether the answer is clear, and if not, for whom a larger budget may change something."""
+    if _in_every_seed(records, seeds, lambda record: record.exact):
+        return Standing((), (), "recovered exactly with every seed")
+    exact = tuple(attack for attack in line.exact if not _hopeless(attack, records))
+    if _in_every_seed(records, seeds, _agrees):
+        return Standing(exact, (), "" if exact else f"{CLEAR:.0%} agreement with every seed")
+    return Standing(exact, line.learned, "")
+
+
+def _last(records: Sequence[Record]) -> list[Record]:
+    largest = max(record.case.budget for record in records)
+    return [record for record in records if record.case.budget == largest]
+
+
+def _agrees(record: Record) -> bool:
+    return record.measures is not None and record.measures.agreement >= CLEAR
+
+
+def _in_every_seed(records: Sequence[Record], seeds: int, holds: Callable[[Record], bool]) -> bool:
+    return {record.case.seed for record in records if holds(record)} >= set(range(seeds))
+
+
+def _hopeless(attack: str, records: Sequence[Record]) -> bool:
+    """Whether with every seed this attack said of the target that it is none of its class."""
+    own = [record for record in records if record.case.attack == attack]
+    return bool(own) and all(record.outcome in _FINAL for record in _last(own))

@@ -1,0 +1,146 @@
+"""AuditSettings: everything that an audit is told, on the command line or in ``audit.toml``."""
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from relumine.audit import default
+from relumine.audit.gate import parse_condition
+from relumine.audit.levels import LEVELS
+from relumine.defend import parse
+from relumine.endpoints import EndpointOptions, is_url
+from relumine.errors import MisuseError
+from relumine.oracle.base import GradientKind, Oracle, ValueKind
+from relumine.targets import fingerprint, load_target
+
+EngineName = Literal["local", "ray"]
+StudentName = Literal["two_layer", "conv"]
+
+# What decides the outcome of a case; the rest decides which cases are run and what is said about them.
+_OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint")
+# Of an endpoint, how fast it is asked changes nothing.
+_PACES = ("rate", "concurrency", "timeout", "authorized_by")
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """What to audit, and how.
+
+    target, input_shape, values, gradients, factory, endpoint: as of ``load_target``; without a target the network of
+                        ``audit.default`` is audited
+    data:               inputs of the owner's, as ``audit.data`` reads them; None asks at Gaussian inputs
+    budget:             queries of the largest case
+    seeds:              how often each case is run, with different randomness
+    levels:             names of LEVELS; all that the target can give if empty
+    defences:           words of chains of defences, as ``round:4+top``
+    student:            what learned clones are, "two_layer" or "conv"; both if None and inputs are images
+    price:              of 1,000 queries
+    fail_on:            conditions, as of ``audit.gate``
+    engine, workers, address: who runs the cases
+    """
+
+    target: str = default.TARGET
+    input_shape: tuple[int, ...] | None = None
+    values: ValueKind | None = None
+    gradients: GradientKind | None = None
+    factory: str | None = None
+    endpoint: EndpointOptions = field(default_factory=EndpointOptions)
+    data: str | None = None
+    budget: int = 1000
+    seeds: int = 3
+    levels: tuple[str, ...] = ()
+    defences: tuple[str, ...] = ()
+    student: StudentName | None = None
+    price: float | None = None
+    fail_on: tuple[str, ...] = ()
+    engine: EngineName = "local"
+    workers: int | None = None
+    address: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.target == default.TARGET:
+            object.__setattr__(self, "input_shape", self.input_shape or default.SHAPE)
+            object.__setattr__(self, "data", self.data or default.DATA)
+        for name in ("budget", "seeds"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        unknown = [name for name in self.levels if name not in LEVELS]
+        _require(not unknown, "levels", f"names of {', '.join(LEVELS)}", ", ".join(unknown))
+        _require(self.engine in get_args(EngineName), "engine", "local or ray", self.engine)
+        _require(self.student in (None, *get_args(StudentName)), "student", "two_layer or conv", self.student)
+        _require(self.price is None or self.price >= 0, "price", "a price of at least 0", self.price)
+        for words in self.defences:
+            parse(words)
+        for condition in self.fail_on:
+            parse_condition(condition)
+
+    @property
+    def remote(self) -> bool:
+        """Whether the target is a server's address, whose answers are paid for."""
+        return is_url(self.target)
+
+    @property
+    def name(self) -> str:
+        """What the target is called in reports and folders."""
+        if self.target == default.TARGET:
+            return "digits"
+        return self.target if self.remote or ":" in self.target else Path(self.target).name
+
+    def oracle(self) -> Oracle:
+        """Load the target."""
+        return load_target(
+            self.target,
+            input_shape=self.input_shape,
+            values=self.values,
+            gradients=self.gradients,
+            factory=self.factory,
+            endpoint=self.endpoint,
+        )
+
+    def fingerprint(self) -> str:
+        """What must be the same for a run to go on: the target, its data, and how they are taken."""
+        plain = {name: value for name, value in asdict(self).items() if name in _OF_CASES}
+        plain["endpoint"] = {name: str(value) for name, value in plain["endpoint"].items() if name not in _PACES}
+        plain |= {"target": fingerprint(self.target), "data": None if self.data is None else fingerprint(self.data)}
+        return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _require(holds: bool, name: str, expected: str, got: object) -> None:
+    if not holds:
+        raise MisuseError(f"{name}: expected {expected}, got {got}")
+
+
+def read_settings(path: Path | None, said: Mapping[str, Any]) -> AuditSettings:
+    """The settings of an ``audit.toml``, if any, and those ``said`` on the command line, which win.
+
+    Keys are the fields of AuditSettings and, for servers, those of EndpointOptions; both with dashes if one likes.
+    """
+    plain = {} if path is None else _read(path)
+    plain |= {name: value for name, value in said.items() if value is not None}
+    of_endpoint = {field.name for field in fields(EndpointOptions)}
+    known = {field.name for field in fields(AuditSettings)} - {"endpoint"} | of_endpoint
+    unknown = sorted(set(plain) - known)
+    where = "audit" if path is None else str(path)
+    _require(not unknown, where, f"settings among {', '.join(sorted(known))}", ", ".join(unknown))
+    endpoint = EndpointOptions(**{name: plain.pop(name) for name in of_endpoint & set(plain)})
+    if endpoint.endpoint_config is not None:
+        endpoint = replace(endpoint, endpoint_config=Path(endpoint.endpoint_config))
+    try:
+        return AuditSettings(**{name: _hashable(value) for name, value in plain.items()}, endpoint=endpoint)
+    except TypeError as error:  # a word where a number belongs
+        raise MisuseError(f"{where}: {error}; see docs/audit.md for what each setting takes") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        plain = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise MisuseError(f"{path}: expected a TOML file of settings: {error}") from error
+    return {name.replace("-", "_"): value for name, value in plain.items()}
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
