@@ -5,6 +5,8 @@ On which side a unit is on, and its weights to all K outputs, follow from answer
 What no line has shown yet is looked for on further lines, through points that contradict the network so far.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from relumine.oracle.base import Array, Offer
@@ -16,7 +18,7 @@ from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.profile import Profile
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.shallow import Shallow
-from relumine.reconstruct.top_class_fit import boundaries, fitted, orientations, refined
+from relumine.reconstruct.top_class_fit import boundaries, fitted, orientations, polished, refined
 from relumine.reconstruct.top_class_line import Seen, absent, merged, seen_by_profile, seen_by_tangents
 from relumine.reconstruct.top_class_sights import OneGradient, Sights
 from relumine.reconstruct.verification import TOLERANCE
@@ -200,7 +202,7 @@ class TopRun:
         )
 
     def _agrees(self, *, last: bool) -> bool:
-        """Fit the network to the answers, then to more of them; whether it meets all compared points."""
+        """Whether a network of the boundaries seen so far meets all compared points."""
         assert self.sights is not None
         rows, biases = boundaries(self.seen, self.offer.dimension)
         signs = orientations(self.seen, self.sights)
@@ -209,13 +211,38 @@ class TopRun:
             return False  # units are missing, or there is a linear term: another line will tell
         if signs is not None:
             rows, biases = rows * signs[:, None], biases * signs
-        unknown = len(rows) + 1 + (self.offer.dimension if straight else 0)
-        for enough in (self.offer.dimension + _SPARE if straight else 0, unknown + _SPARE):
-            self._ask_values(enough)
-            self.model = self._fit(rows, biases, straight=straight)
+        for model in self._models(rows, biases, straight=straight):
+            self.model = model
             if self._right() and self._right_at_boundaries():
                 return True
         return False
+
+    def _models(self, rows: Array, biases: Array, *, straight: bool) -> Iterator[Shallow]:
+        """Ever closer fits, from ever more values."""
+        slopes = self.offer.dimension if straight else 0
+        for enough in (slopes + _SPARE if straight else 0, slopes + len(rows) + 1 + _SPARE):
+            self._ask_values(enough)
+            points, values = self._known()
+            model = fitted(rows, biases, points, values, straight=straight)
+            for _ in range(_REFINEMENTS if self.oracle.link is not None else 0):
+                model = fitted(*self._refined(model), points, values, straight=straight)
+            yield model
+            if model.units:
+                yield polished(model, points, values, straight=straight)
+
+    def _known(self) -> tuple[Array, Array]:
+        """All points whose values are known, but for those that are compared, and the values."""
+        assert self.sights is not None
+        finite = np.isfinite(self.sights.values).all(axis=1)
+        points = np.concatenate([self.sights.points[finite], self.values[0]])
+        return points, np.concatenate([self.sights.values[finite], self.values[1]])
+
+    def _refined(self, model: Shallow) -> tuple[Array, Array]:
+        """Rows without what blurred them, and biases with which their boundaries meet the line where they did."""
+        assert self.sights is not None
+        rows = refined(self.seen, model, self.sights)
+        places = [self.sights.points[[unit.left, unit.right]].mean(axis=0) for unit in self.seen]
+        return rows, model.biases - np.einsum("md,md->m", rows - model.rows, np.array(places).reshape(rows.shape))
 
     def _ask_values(self, enough: int) -> None:
         """See that so many values off the lines are known."""
@@ -227,19 +254,6 @@ class TopRun:
             values = self.oracle(points, gradients=False).values
         known = np.isfinite(values).all(axis=1)
         self.values = np.concatenate([self.values[0], points[known]]), np.concatenate([self.values[1], values[known]])
-
-    def _fit(self, rows: Array, biases: Array, *, straight: bool) -> Shallow:
-        assert self.sights is not None
-        known = np.isfinite(self.sights.values).all(axis=1)
-        points = np.concatenate([self.sights.points[known], self.values[0]])
-        values = np.concatenate([self.sights.values[known], self.values[1]])
-        model = fitted(rows, biases, points, values, straight=straight)
-        for _ in range(_REFINEMENTS if self.oracle.link is not None else 0):
-            better = refined(self.seen, model, self.sights)
-            middles = np.array([self.sights.points[[unit.left, unit.right]].mean(axis=0) for unit in self.seen])
-            biases = model.biases - np.einsum("md,md->m", better - model.rows, middles.reshape(better.shape))
-            model = fitted(better, biases, points, values, straight=straight)
-        return model
 
     def _right(self) -> bool:
         assert self.model is not None

@@ -68,14 +68,47 @@ def _mean_square(parts: Array, where: NDArray[np.bool_]) -> Array:
 def fitted(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
     """The function of these units that meets the values best; ``straight`` allows a linear term besides."""
     m, d = rows.shape
-    # Far out the values are large, and so is their rounding.
-    weights = 1 / (1 + np.sqrt((points**2).mean(axis=1)))
-    features = [np.maximum(points @ rows.T + biases, 0), np.ones((len(points), 1)), *([points] if straight else [])]
-    system = np.concatenate(features, axis=1) * weights[:, None]
+    system = _features(rows, biases, points, straight)
     scales = np.maximum(np.linalg.norm(system, axis=0), 1e-300)
-    found = lstsq(system / scales, values * weights[:, None], cond=1e-13, lapack_driver="gelsy")[0] / scales[:, None]
+    weighted = values * _weights(points)[:, None]
+    found = lstsq(system / scales, weighted, cond=1e-13, lapack_driver="gelsy")[0] / scales[:, None]
     jacobian = found[m + 1 :].T if straight else np.zeros((values.shape[1], d))
     return Shallow(jacobian, found[m], found[:m], rows, biases)
+
+
+def _features(rows: Array, biases: Array, points: Array, straight: bool) -> Array:
+    """n×(m + 1 + d): what the values are sums of: each unit's signal, 1, and the inputs."""
+    parts = [np.maximum(points @ rows.T + biases, 0), np.ones((len(points), 1)), *([points] if straight else [])]
+    return np.asarray(np.concatenate(parts, axis=1) * _weights(points)[:, None])
+
+
+def _weights(points: Array) -> Array:
+    """n: far out the values are large, and so is their rounding."""
+    return np.asarray(1 / (1 + np.sqrt((points**2).mean(axis=1))))
+
+
+def polished(model: Shallow, points: Array, values: Array, *, straight: bool) -> Shallow:
+    """Biases moved and all else fitted again, so that the values are met best (variable projection, one step).
+
+    A kink far out on its line tells its unit's bias with fewer digits than the values nearby do.
+    """
+    weights = _weights(points)[:, None]
+    system = _features(model.rows, model.biases, points, straight)
+    basis = np.linalg.qr(system / np.maximum(np.linalg.norm(system, axis=0), 1e-300))[0]
+
+    def beyond(columns: Array) -> Array:
+        """What output weights cannot explain."""
+        return np.asarray(columns - basis @ (basis.T @ columns))
+
+    on = weights * (model.active(points) > 0)
+    misses = beyond(weights * (values - model.values(points)))
+    gram, target = np.zeros((model.units, model.units)), np.zeros(model.units)
+    for output, miss in zip(model.outputs.T, misses.T, strict=True):
+        slopes = beyond(on * output)
+        gram, target = gram + slopes.T @ slopes, target + slopes.T @ miss
+    scales = np.sqrt(np.maximum(np.diag(gram), 1e-300))
+    move = lstsq(gram / np.outer(scales, scales), target / scales, cond=1e-12)[0] / scales
+    return fitted(model.rows, model.biases + move, points, values, straight=straight)
 
 
 def refined(seen: list[Seen], model: Shallow, sights: Sights) -> Array:
