@@ -1,0 +1,114 @@
+"""The page: one file of HTML with everything in it, from an audit's result and nothing else."""
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from relumine.audit.result import AuditResult, Picture, UnitPair
+from relumine.report import curves, images, tables, wording
+
+_PARTS = Path(__file__).parent / "templates"
+
+# Units shown; the farthest from their originals first.
+_MOST_UNITS = 24
+
+
+def render(result: AuditResult) -> str:
+    """The report as HTML. It asks the network for nothing, and runs no script and no style but its own.
+
+    Texts of the result come from outside: they are escaped where they are written, and the page's policy allows no
+    script and no style but those whose digests it names.
+    """
+    charts = [chart for chart in (curves.leakage(result), curves.frontier(result)) if chart is not None]
+    style, script = _part("style.css"), _part("script.js")
+    return _template().render(
+        result=result,
+        about=result.about,
+        policy=_policy(style, script),
+        style=Markup(style),
+        script=Markup(script),
+        charts={chart.name: chart for chart in charts},
+        places={chart.name: chart.places for chart in charts},
+        figures=tables.key_figures(result),
+        columns=tables.COLUMNS,
+        rows=tables.exposed_outputs(result),
+        defences=tables.defences(result),
+        points=tables.points(result),
+        cases=tables.cases(result.records),
+        gallery=[_shown(picture) for picture in result.gallery],
+        units=_units(result),
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """The Content-Security-Policy: nothing but this style, this script and the pictures inside the page."""
+    allowed = f"style-src {_digest(style)}; script-src {_digest(script)}; img-src data:"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def _digest(part: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()}'"
+
+
+@cache
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_PARTS),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_final,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for form in (wording.count, wording.duration, wording.plural, wording.scientific, wording.short, wording.decimal):
+        environment.filters[form.__name__] = form
+    return environment.get_template("page.html")
+
+
+def _final(value: Any) -> Any:
+    """Every text on its way to the page, before it is escaped; what is marked as HTML was made here."""
+    return wording.legible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _shown(picture: Picture) -> dict[str, Any]:
+    return {
+        "input": images.input_picture(picture.input, picture.shape),
+        "target": images.map_picture(picture.target_map, picture.shape),
+        "clone": images.map_picture(picture.clone_map, picture.shape),
+        "target_class": picture.target_class,
+        "clone_class": picture.clone_class,
+        "same": picture.target_class == picture.clone_class,
+        "likeness": images.likeness(picture.target_map, picture.clone_map),
+    }
+
+
+def _units(result: AuditResult) -> dict[str, Any]:
+    """The recovered units, the worst first, so that what is left out is better than what is seen."""
+    worst_first = sorted(result.units, key=_distance, reverse=True)
+    shape = result.about.input_shape
+    return {
+        "total": len(result.units),
+        "worst": worst_first[0].distance if worst_first else None,
+        "shown": [
+            {
+                "true": images.map_picture(unit.true, shape),
+                "recovered": images.map_picture(unit.recovered, shape),
+                "distance": unit.distance,
+            }
+            for unit in worst_first[:_MOST_UNITS]
+        ],
+    }
+
+
+def _distance(unit: UnitPair) -> float:
+    return unit.distance if unit.distance == unit.distance else float("inf")

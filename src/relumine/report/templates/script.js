@@ -1,0 +1,145 @@
+"use strict";
+// Adds pointing, the keyboard and switches to charts that are already drawn. Every place was computed beforehand.
+(() => {
+  const places = JSON.parse(document.getElementById("places").textContent);
+  const path = (points) => (points.length ? "M" + points.map((point) => point.join(" ")).join("L") : "");
+  const hide = (element, hidden) => element.toggleAttribute("hidden", hidden);
+  const all = (root, selector) => [...root.querySelectorAll(selector)];
+
+  function enliven(figure) {
+    const tip = figure.querySelector(".tip");
+    const canvas = figure.querySelector(".canvas");
+    const pictures = all(figure, ".canvas > svg");
+    const chosen = { across: null, up: null };
+    let pointed = null;
+
+    const visible = (mark) => !mark.hasAttribute("hidden") && !mark.closest(".series").hasAttribute("hidden");
+    const marksOf = (series) => all(series, ".mark").filter(visible);
+    const seriesOf = (picture) => all(picture, ".series").filter((series) => marksOf(series).length);
+
+    function point(mark) {
+      if (pointed) pointed.classList.remove("on");
+      pointed = mark;
+      hide(tip, !mark);
+      if (!mark) return;
+      mark.classList.add("on");
+      tip.textContent = mark.getAttribute("aria-label");
+      const box = canvas.getBoundingClientRect();
+      const at = mark.querySelector(".glyph").getBoundingClientRect();
+      const left = at.left + at.width / 2 - box.left - tip.offsetWidth / 2;
+      tip.style.left = Math.max(0, Math.min(left, box.width - tip.offsetWidth)) + "px";
+      const above = at.top - box.top - tip.offsetHeight - 10;
+      tip.style.top = (above >= 0 ? above : at.bottom - box.top + 10) + "px";
+    }
+
+    function nearest(picture, event) {
+      let found = null;
+      let least = 28;
+      for (const mark of seriesOf(picture).flatMap(marksOf)) {
+        const at = mark.querySelector(".glyph").getBoundingClientRect();
+        const far = Math.hypot(at.left + at.width / 2 - event.clientX, at.top + at.height / 2 - event.clientY);
+        if (far < least) [found, least] = [mark, far];
+      }
+      return found;
+    }
+
+    // One stop of the tab key per series; arrows go on from there.
+    function setStops() {
+      for (const picture of pictures)
+        for (const series of all(picture, ".series"))
+          all(series, ".mark").forEach((mark) => mark.setAttribute("tabindex", marksOf(series)[0] === mark ? "0" : "-1"));
+    }
+
+    function step(picture, mark, key) {
+      const rows = seriesOf(picture).map(marksOf);
+      const row = rows.findIndex((marks) => marks.includes(mark));
+      const column = rows[row].indexOf(mark);
+      if (key === "ArrowRight") return rows[row][column + 1];
+      if (key === "ArrowLeft") return rows[row][column - 1];
+      if (key === "Home") return rows[row][0];
+      if (key === "End") return rows[row].at(-1);
+      const next = rows[row + { ArrowDown: 1, ArrowUp: -1 }[key]];
+      return next && next[Math.min(column, next.length - 1)];
+    }
+
+    function place(series, known) {
+      const xs = known.x[chosen.across];
+      const ys = known.y[chosen.up];
+      const captions = known.captions[chosen.across + "/" + chosen.up] || [];
+      const there = xs.map((x, i) => i).filter((i) => xs[i] !== null && ys[i] !== null);
+      const line = series.querySelector(".line");
+      if (line) {
+        line.setAttribute("d", path(there.map((i) => [xs[i], ys[i][0]])));
+        const back = [...there].reverse();
+        const around = [...there.map((i) => [xs[i], ys[i][1]]), ...back.map((i) => [xs[i], ys[i][2]])];
+        series.querySelector(".band").setAttribute("d", path(around) + (around.length ? "Z" : ""));
+      }
+      all(series, ".mark").forEach((mark, i) => {
+        hide(mark, !there.includes(i));
+        if (there.includes(i)) mark.setAttribute("transform", "translate(" + xs[i] + " " + ys[i][0] + ")");
+        const caption = mark.querySelector(".caption");
+        if (!caption) return;
+        hide(caption, !captions[i]);
+        if (!captions[i]) return;
+        ["x", "y", "text-anchor"].forEach((name, k) => caption.setAttribute(name, captions[i][k]));
+      });
+    }
+
+    function redraw() {
+      for (const picture of pictures) {
+        for (const direction of ["across", "up"])
+          all(picture, `[data-axes=${direction}] > .ticks`).forEach((ticks, i) => {
+            if (chosen[direction] === null && i === 0) chosen[direction] = ticks.dataset.axis;
+            hide(ticks, ticks.dataset.axis !== chosen[direction]);
+          });
+        const known = places[figure.dataset.chart][picture.dataset.size];
+        all(picture, ".series").forEach((series, i) => place(series, known[i]));
+      }
+      point(null);
+      setStops();
+    }
+
+    for (const picture of pictures) {
+      all(picture, "title").forEach((title) => title.remove());
+      picture.addEventListener("pointermove", (event) => point(nearest(picture, event)));
+      picture.addEventListener("pointerdown", (event) => point(nearest(picture, event)));
+      picture.addEventListener("pointerleave", () => point(null));
+      picture.addEventListener("focusin", (event) => point(event.target.closest(".mark")));
+      picture.addEventListener("focusout", () => point(null));
+      picture.addEventListener("keydown", (event) => {
+        const mark = event.target.closest(".mark");
+        if (event.key === "Escape") point(null);
+        if (!mark || !/^(Arrow(Left|Right|Up|Down)|Home|End)$/.test(event.key)) return;
+        event.preventDefault();
+        const next = step(picture, mark, event.key);
+        if (next) next.focus();
+      });
+    }
+    for (const button of all(figure, ".legend button")) {
+      button.disabled = false;
+      button.addEventListener("click", () => {
+        const shown = button.getAttribute("aria-pressed") !== "true";
+        button.setAttribute("aria-pressed", String(shown));
+        for (const picture of pictures) hide(all(picture, ".series")[Number(button.dataset.series)], !shown);
+        point(null);
+        setStops();
+      });
+    }
+    for (const input of all(figure, ".switches input"))
+      input.addEventListener("change", () => {
+        chosen[input.dataset.direction] = input.value;
+        redraw();
+      });
+    hide(figure.querySelector(".switches"), false);
+    redraw();
+  }
+
+  all(document, "figure.chart").forEach(enliven);
+  // A link to something folded away unfolds it.
+  all(document, 'a[href^="#"]').forEach((link) =>
+    link.addEventListener("click", () => {
+      const aim = document.getElementById(link.hash.slice(1));
+      if (aim && aim.tagName === "DETAILS") aim.open = true;
+    }),
+  );
+})();

@@ -1,0 +1,104 @@
+"""Numbers and names as a reader sees them."""
+
+import math
+import unicodedata
+from collections.abc import Callable
+
+from relumine.audit.result import Spread
+
+NOTHING = "—"
+
+# Longest name from outside that is written out; the result file has all of it.
+_LONGEST = 240
+
+# Characters that are not seen, or that change how their neighbours are: control, direction, half a character.
+_UNSEEN = ("Cc", "Cf", "Cs", "Co")
+
+
+def legible(text: str) -> str:
+    """A text from outside without characters that hide, reorder or cannot be written; line ends stay."""
+    return "".join("\ufffd" if unicodedata.category(c) in _UNSEEN and c not in "\n\t" else c for c in text)
+
+
+def short(text: str, longest: int = _LONGEST) -> str:
+    """The text, cut where nobody would read on."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}… ({len(text):,} characters)"
+
+
+def label(text: str, longest: int = 26) -> str:
+    """A name that has to fit beside a point."""
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def count(number: float | None) -> str:
+    """A number of queries or floats: 1,234; small means keep a decimal."""
+    if number is None:
+        return NOTHING
+    if not math.isfinite(number):
+        return "not a number" if math.isnan(number) else "∞"
+    return f"{number:,.1f}" if number < 10 and number != round(number) else f"{number:,.0f}"
+
+
+def per_cent(share: float | None) -> str:
+    """A share with one decimal; nothing but 1 is called 100 %, and nothing but 0 is called 0 %."""
+    if share is None:
+        return NOTHING
+    if not math.isfinite(share):
+        return "not a number"
+    if 0 < share < 1:
+        return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
+    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
+
+
+def decimal(number: float | None) -> str:
+    """A plain number with two decimals."""
+    if number is None:
+        return NOTHING
+    return f"{number:.2f}" if math.isfinite(number) else "not a number"
+
+
+def scientific(number: float | None) -> str:
+    """A small number: 2.5e-14."""
+    if number is None:
+        return NOTHING
+    return f"{number:.1e}" if math.isfinite(number) else "not a number"
+
+
+def between(spread: Spread | None, form: Callable[[float | None], str]) -> str:
+    """From where to where over seeds; empty where there is no spread to speak of."""
+    if spread is None or spread.seeds < 2 or spread.low == spread.high:
+        return ""
+    return f"{form(spread.low).removesuffix(' %')} – {form(spread.high)}"
+
+
+def with_spread(spread: Spread | None, form: Callable[[float | None], str]) -> str:
+    """The mean, and in brackets from where to where."""
+    if spread is None:
+        return NOTHING
+    around = between(spread, form)
+    return f"{form(spread.mean)} ({around})" if around else form(spread.mean)
+
+
+def money(queries: float, price: float) -> str:
+    """What so many queries cost at a price per 1,000."""
+    cost = queries * price / 1000
+    if not math.isfinite(cost):
+        return "not a number"
+    return f"{cost:,.0f}" if cost >= 100 else f"{cost:,.2f}" if cost >= 0.01 or cost == 0 else "< 0.01"
+
+
+def duration(seconds: float) -> str:
+    """How long something took."""
+    if not math.isfinite(seconds):
+        return "not a number"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """``3 seeds``."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
