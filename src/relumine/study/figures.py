@@ -66,8 +66,8 @@ def draw_curves(
 ) -> list[Path]:
     """Write FIGURE.png and FIGURE.svg. ``exact``: by panel, how many gradient queries an exact method took."""
     figure = results.figure
-    columns = min(_COLUMNS, len(figure.panels))
-    lines = -(-len(figure.panels) // columns)
+    columns = next(n for n in range(_COLUMNS, 0, -1) if len(figure.panels) % n == 0)  # no place stays empty
+    lines = len(figure.panels) // columns
     size = (max(3.4 * columns, 6.8), 2.7 * lines + 1.2)
     with _sheet(size) as sheet:
         axes = sheet.subplots(lines, columns, squeeze=False, sharey="row").ravel()
