@@ -175,7 +175,7 @@ def point(budget: int, agreement: float, *, exact: int = 0, seeds: int = 3) -> P
         budget,
         "exact" if exact else "student",
         budget * 0.97,
-        budget * 650.0,
+        budget * 650.0 + 4000,
         exact,
         about(agreement),
         about(agreement * 0.85),
