@@ -353,6 +353,28 @@ def test_ctrl_c_takes_along_what_is_on_its_way(tmp_path):
         assert len(rl.Ledger(tmp_path / "ledger.sqlite")) == server.rows == metered.spent.queries == 43
 
 
+@pytest.mark.parametrize("then", [200, 503])
+def test_ctrl_c_during_a_request_takes_its_answer_along(tmp_path, then):
+    """Also where nothing comes of it: that the server failed is not what ended the run."""
+
+    def interrupt(seen: Seen, reply: Reply) -> Reply | None:
+        if seen.rows < 20:
+            return None  # a canary
+        if not interrupted:
+            interrupted.append(True)
+            signal.raise_signal(signal.SIGINT)
+        return reply if then == 200 else Reply(then)
+
+    interrupted: list[bool] = []
+    server = ModelServer(PROBLEM.oracle, interrupt)
+    with served(server) as url, oracle_of(url, tmp_path) as oracle:
+        metered = rl.Metered(oracle)
+        with pytest.raises(KeyboardInterrupt):
+            metered(rows(20), gradients=True)
+        assert len(rl.Ledger(tmp_path / "ledger.sqlite")) == metered.spent.queries == (23 if then == 200 else 3)
+        assert server.rows == 23
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: (

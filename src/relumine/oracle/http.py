@@ -11,11 +11,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from relumine.errors import MisuseError
+from relumine.errors import MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Offer, Part, checked_inputs, joined
 from relumine.oracle.endpoint import Endpoint
 from relumine.oracle.protocol import checked, protocol_of
-from relumine.oracle.sender import Sender, Traffic
+from relumine.oracle.sender import Sender, Stop, Traffic
 
 # Numbers in one answer, some 10 MB of JSON; batches are made smaller for that. Smaller answers took the same time when
 # measured (docs/endpoints.md), and are more requests.
@@ -102,27 +102,32 @@ class HttpOracle:
         If one fails no more are sent, those on their way are still handed out, and then the failure is raised.
         """
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        stop = threading.Event()
-        batches = iter(self._batches(len(rows), gradients))
+        batches = list(self._batches(len(rows), gradients))
+        with _interruption_put_off() as stop:
+            if len(batches) == 1:  # the usual case; to wake another thread for it takes time
+                yield self._ask(rows, batches[0], gradients, stop)
+            else:
+                yield from self._at_a_time(rows, batches, gradients, stop)
+
+    def _at_a_time(self, rows: Array, batches: list[range], gradients: bool, stop: Stop) -> Iterator[Part]:
+        """Several requests at a time, until one fails or ``stop``."""
+        waiting = iter(batches)
         flying: set[Future[Part]] = set()
         failure: BaseException | None = None
-        with _interruption_put_off(stop) as interrupted:
-            while True:
-                if failure is None and not interrupted.is_set():
-                    free = (self.endpoint.concurrency or 1) - len(flying)
-                    flying |= {self._submit(rows, batch, gradients, stop) for batch in islice(batches, free)}
-                if not flying:
-                    break
-                landed, flying = wait(flying, return_when=FIRST_COMPLETED)
-                for future in landed:
-                    error = future.exception()
-                    if error is None:
-                        yield future.result()
-                    else:
-                        failure = failure or error
-                        stop.set()
-        if interrupted.is_set():
-            raise KeyboardInterrupt
+        while True:
+            if not stop.is_set():
+                free = (self.endpoint.concurrency or 1) - len(flying)
+                flying |= {self._submit(rows, batch, gradients, stop) for batch in islice(waiting, free)}
+            if not flying:
+                break
+            landed, flying = wait(flying, return_when=FIRST_COMPLETED)
+            for future in landed:
+                error = future.exception()
+                if error is None:
+                    yield future.result()
+                else:
+                    failure = failure or error
+                    stop.set()
         if failure is not None:
             raise failure
 
@@ -131,10 +136,10 @@ class HttpOracle:
         size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // numbers))
         return (range(i, min(i + size, rows)) for i in range(0, rows, size))
 
-    def _submit(self, rows: Array, batch: range, gradients: bool, stop: threading.Event) -> "Future[Part]":
+    def _submit(self, rows: Array, batch: range, gradients: bool, stop: Stop) -> "Future[Part]":
         return self._workers.submit(self._ask, rows[batch.start : batch.stop], batch, gradients, stop)
 
-    def _ask(self, rows: Array, batch: range, gradients: bool, stop: threading.Event) -> Part:
+    def _ask(self, rows: Array, batch: range, gradients: bool, stop: Stop) -> Part:
         """One batch. Where explanations come without values, the cheap values are asked for first."""
         body = self._protocol.body(np.ascontiguousarray(rows))
         n, jacobians = len(rows), None
@@ -149,14 +154,14 @@ class HttpOracle:
 
 
 @contextmanager
-def _interruption_put_off(stop: threading.Event) -> Iterator[threading.Event]:
+def _interruption_put_off() -> Iterator[Stop]:
     """Ctrl-C sends nothing more but waits for what is on its way, which is paid for. A second one does not wait."""
-    interrupted = threading.Event()
+    stop = Stop()
 
     def put_off(*_: object) -> None:
-        if interrupted.is_set():
+        if stop.interrupted:
             raise KeyboardInterrupt
-        interrupted.set()
+        stop.interrupted = True
         stop.set()
 
     mine = (
@@ -166,8 +171,13 @@ def _interruption_put_off(stop: threading.Event) -> Iterator[threading.Event]:
     if mine:
         signal.signal(signal.SIGINT, put_off)
     try:
-        yield interrupted
+        yield stop
+    except RelumineError:
+        if not stop.interrupted:  # else it may have failed for not being tried again
+            raise
     finally:
         stop.set()
         if mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+    if stop.interrupted:
+        raise KeyboardInterrupt

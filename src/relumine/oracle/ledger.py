@@ -3,6 +3,9 @@
 import hashlib
 import json
 import sqlite3
+import threading
+import time
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +17,21 @@ import numpy as np
 from relumine.errors import LedgerError
 from relumine.oracle.base import Answer, Array, Offer
 
+# A power cut may take the answers of so many seconds, which are then asked again; it never harms the file.
+_SECONDS_BETWEEN_FLUSHES = 1.0
+
 # "relu" in ASCII, in the file's header: no other program's database is taken for a ledger and written to.
 _APPLICATION = 0x72656C75
+
+# A commit is with the operating system when it returns, so that kill -9 takes nothing of it. The disk itself is waited
+# for once a second (_SECONDS_BETWEEN_FLUSHES), and not at all while a file is made that holds nothing yet.
+_SETTINGS = """
+PRAGMA synchronous = OFF;
+PRAGMA page_size = 16384;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+PRAGMA wal_autocheckpoint = 0;
+"""
 
 _SCHEMA = f"""
 BEGIN;
@@ -55,14 +71,14 @@ class Ledger:
         self.path = Path(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, isolation_level=None)
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._refuse_foreign_file()
-            # A commit must survive kill -9 and a power cut: the answer was paid for.
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(_SETTINGS + _SCHEMA)
         except (sqlite3.Error, OSError) as error:
             raise LedgerError(f"cannot open the ledger {self.path}: {error}; choose another run folder") from error
+        self._flushed = time.monotonic()
+        self._drop = weakref.finalize(self, _close_aside, self._db)
+        self._drop.atexit = False
 
     def _refuse_foreign_file(self) -> None:
         (application,) = self._db.execute("PRAGMA application_id").fetchone()
@@ -119,12 +135,16 @@ class Ledger:
         self._write(
             "INSERT INTO answers (question, occurrence, phase, input, value, gradient) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
+        if time.monotonic() - self._flushed > _SECONDS_BETWEEN_FLUSHES:
+            self._read("PRAGMA wal_checkpoint(PASSIVE)")
+            self._flushed = time.monotonic()
 
     def __len__(self) -> int:
         return int(self._read("SELECT COUNT(*) FROM answers")[0][0])
 
     def close(self) -> None:
         """Close the file; a later Ledger on the same path goes on from there."""
+        self._drop.detach()
         self._db.close()
 
     def _read(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
@@ -142,6 +162,11 @@ class Ledger:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise LedgerError(f"cannot write the ledger {self.path}: {error}; what was paid before is kept") from error
+
+
+def _close_aside(db: sqlite3.Connection) -> None:
+    """Close the file of a ledger that nobody holds any more: what its log holds is moved into place, aside."""
+    threading.Thread(target=db.close, name="relumine-ledger").start()
 
 
 class Asked:

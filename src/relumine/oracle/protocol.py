@@ -16,7 +16,7 @@ _NUMBER = "a number"
 
 
 class Protocol(ABC):
-    """One way of asking. Rows are n×d; bodies are plain JSON values, with arrays in them."""
+    """One way of asking. Rows are n×d; bodies are plain values, with arrays where lists of numbers may stand."""
 
     values_at: ClassVar[str]
     explained_values_at: ClassVar[str]
@@ -73,7 +73,7 @@ class Protocol(ABC):
         try:
             # A server that computes in float32 writes just enough digits to tell one float32 number from the next.
             with np.errstate(over="ignore"):
-                array = np.asarray(found, dtype=self._offer.dtype).astype(np.float64)
+                array = np.asarray(np.asarray(found, dtype=self._offer.dtype), dtype=np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadAnswerError(
                 f"{what}: expected numbers of shape {shape} at {place or 'the top'!r}, got {_first_odd(found)}"
@@ -197,7 +197,7 @@ def _walk(here: Any, steps: list[tuple[str | None, str | None]], place: str) -> 
                 )
             here = here[name]
             continue
-        if not isinstance(here, list):
+        if not isinstance(here, list | np.ndarray):
             raise BadAnswerError(f"expected a list in the answer (at {place!r}), got {_kind(here)}")
         if number == "":
             return [_walk(element, steps[i + 1 :], place) for element in here]
@@ -209,9 +209,9 @@ def _walk(here: Any, steps: list[tuple[str | None, str | None]], place: str) -> 
 
 def _shaped(tensor: dict[str, Any]) -> Any:
     """A tensor's numbers in its shape."""
-    data, shape = tensor.get("data"), tensor.get("shape")
+    data, shape = tensor.get("data"), tensor.get("shape", ())
     try:
-        return np.asarray(data, dtype=np.float64).reshape(shape)
+        return np.asarray(data, dtype=np.float64).reshape([int(n) for n in shape])
     except (TypeError, ValueError, OverflowError) as error:
         raise BadAnswerError(
             f"expected a tensor {tensor.get('name')!r} with numbers of its shape, got shape {shape} and "
@@ -227,8 +227,8 @@ def _kind(value: object) -> str:
     """What a JSON value is, for a message."""
     if value is None:
         return "nothing"
-    names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", int: _NUMBER, float: _NUMBER}
-    return names.get(type(value), type(value).__name__)
+    names = {dict: "an object", list: "a list", np.ndarray: "a list", str: "a text", bool: "a truth value"}
+    return names.get(type(value), _NUMBER)
 
 
 def _first_odd(value: Any) -> str:
@@ -236,8 +236,8 @@ def _first_odd(value: Any) -> str:
     if value is None:
         return "null, which is how servers write NaN and infinity"
     if isinstance(value, list):
-        lengths = {len(part) if isinstance(part, list) else 0 for part in value}
+        lengths = {len(part) if isinstance(part, list | np.ndarray) else 0 for part in value}
         if len(lengths) > 1:
             return f"lists of different lengths ({', '.join(map(str, sorted(lengths)[:4]))})"
         return next((odd for odd in map(_first_odd, value) if odd != _NUMBER), _NUMBER)
-    return _kind(value)
+    return _NUMBER if isinstance(value, np.ndarray) else _kind(value)

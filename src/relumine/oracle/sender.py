@@ -7,12 +7,14 @@ access denied at once, a quota when the wait would be too long, everything else 
 import math
 import os
 import random
+import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 import httpx
@@ -20,6 +22,7 @@ import orjson
 
 from relumine import __version__
 from relumine.errors import AccessError, BadAnswerError, MisuseError, OracleFailedError, QuotaError, RelumineError
+from relumine.oracle.decoding import decoded
 from relumine.oracle.endpoint import Endpoint
 
 USER_AGENT = f"relumine/{__version__}"
@@ -58,6 +61,33 @@ class _Again(Exception):
     kind: type[RelumineError] = OracleFailedError
 
 
+class Stop:
+    """Says that nothing more is to be sent, to whoever waits, in whichever thread.
+
+    Other than a ``threading.Event`` it may be set by a signal handler in the very thread that waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._is_set = False
+        self._said: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        """Wake up whoever waits."""
+        self._is_set = True
+        self._said.put(None)
+
+    def is_set(self) -> bool:
+        """Whether that was said."""
+        return self._is_set
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or until it is said."""
+        with suppress(Empty):
+            self._said.get(timeout=seconds)
+            self._said.put(None)  # for the others
+
+
 class Pace:
     """Lets one request go every 1/rate seconds, whichever thread it comes from."""
 
@@ -66,12 +96,13 @@ class Pace:
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, stop: threading.Event) -> None:
+    def wait(self, stop: Stop) -> None:
         """Wait for one's turn, or until ``stop``."""
         with self._lock:
             turn = max(time.monotonic(), self._next)
             self._next = turn + self._gap
-        stop.wait(max(0.0, turn - time.monotonic()))
+        if turn > (now := time.monotonic()):
+            stop.wait(turn - now)
 
 
 class Sender:
@@ -88,7 +119,7 @@ class Sender:
         pooled = httpx.Limits(max_connections=endpoint.concurrency, keepalive_expiry=30)
         # After a failure the other connections of the pool may be dead as well: repeat on one that is new.
         fresh = httpx.Limits(max_connections=endpoint.concurrency, max_keepalive_connections=0)
-        tls = httpx.create_ssl_context()
+        tls = _tls(endpoint)
         self._pooled, self._fresh = (self._client(limits, tls) for limits in (pooled, fresh))
 
     def __repr__(self) -> str:
@@ -121,7 +152,7 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def post(self, url: str, body: object, stop: threading.Event) -> Any:
+    def post(self, url: str, body: object, stop: Stop) -> Any:
         """The answer to a request, sent until it is answered; ``stop`` ends the waiting between two tries."""
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         tries = 0
@@ -142,7 +173,7 @@ class Sender:
         with self._counted(len(content), again), _failures_named(self._endpoint.timeout):
             status, headers, answer = self._exchange(client, url, content)
         if status == 200:
-            return _decoded(answer)
+            return _read(answer)
         self._refused(url, status, headers, answer)
 
     def _exchange(self, client: httpx.Client, url: str, content: bytes) -> tuple[int, httpx.Headers, bytes]:
@@ -213,10 +244,16 @@ class Sender:
         return "".join(c if c.isprintable() else " " for c in text)[:200]
 
 
-def _decoded(answer: bytes) -> Any:
+def _tls(endpoint: Endpoint) -> ssl.SSLContext:
+    """Whom to trust. Reading all authorities takes longer than some runs, and http:// has no use for them."""
+    secure = any(address.lower().startswith("https:") for address in (endpoint.url, endpoint.explainer or ""))
+    return httpx.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def _read(answer: bytes) -> Any:
     try:
-        return orjson.loads(answer)
-    except orjson.JSONDecodeError as error:
+        return decoded(answer)
+    except ValueError as error:
         if any(word in answer for word in (b"NaN", b"Infinity")):
             raise BadAnswerError(f"expected finite numbers, got NaN or infinity in the answer; {KEPT}") from error
         raise _Again(
