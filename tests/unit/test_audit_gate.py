@@ -5,7 +5,7 @@ import pytest
 import relumine as rl
 from audits import failed, record
 from relumine.audit.curves import curves_of
-from relumine.audit.gate import judge, parse_condition, worst
+from relumine.audit.gate import judge, parse_condition
 from relumine.audit.levels import LEVELS
 from relumine.audit.result import Gate, Record
 
@@ -186,10 +186,3 @@ def test_agreement_that_a_constant_guess_has_decides_nothing():
     assert status("queries-to-99 < 1000", record(1.0, 10), majority=0.97) == "failed"
     assert status("agreement-at-100 > 0.9", record(1.0, 10), majority=0.97) == "undecided"
     assert status("queries-to-exact < 100", record(1.0, 10, outcome="RECOVERED"), majority=1.0) == "failed"
-
-
-def test_gates_together():
-    ended = {name: Gate("", name, "") for name in ("passed", "failed", "undecided")}
-    assert worst([]) == "passed"
-    assert worst([ended["passed"], ended["undecided"]]) == "undecided"
-    assert worst([ended["undecided"], ended["failed"], ended["passed"]]) == "failed"

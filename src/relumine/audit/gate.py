@@ -11,7 +11,6 @@ a target that a constant guess agrees with.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from relumine.audit.levels import LEVELS
 from relumine.audit.result import Curve, Gate, GateStatus, Need, Point
@@ -169,9 +168,3 @@ def _by_points(condition: Condition, curve: Curve) -> _Verdict:
 def _crosses(condition: Condition, point: Point) -> bool:
     highest = point.agreement.high
     return highest >= condition.threshold if condition.inclusive else highest > condition.threshold
-
-
-def worst(gates: Sequence[Gate]) -> Literal["passed", "failed", "undecided"]:
-    """How several gates end together: a failure is one whatever the others say."""
-    statuses = {gate.status for gate in gates}
-    return "failed" if "failed" in statuses else "undecided" if "undecided" in statuses else "passed"
