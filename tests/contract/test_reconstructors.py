@@ -62,12 +62,17 @@ def straight(**fields: object) -> Problem:
 
 values_only = {"gradients": "none"}
 probabilities = {"values": "probabilities"}
+top_class = {"gradients": "top"}
 SUBJECTS: dict[str, Subject] = {
     "TwoLayer": Subject(rl.TwoLayer(), of(8, 5, 3)),
     "TwoLayer, K=1": Subject(rl.TwoLayer(), of(8, 5)),
     "TwoLayer, probabilities": Subject(rl.TwoLayer(), of(8, 5, 3, **probabilities)),
     "TwoLayer, sigmoid": Subject(rl.TwoLayer(), of(8, 5, **probabilities)),
     "TwoLayer, float32": Subject(rl.TwoLayer(), of(8, 5, 3, dtype="float32"), exact=1e-5),
+    "TwoLayer, top class": Subject(rl.TwoLayer(), of(8, 5, 3, **top_class)),
+    "TwoLayer, top class, float32": Subject(rl.TwoLayer(), of(8, 5, 3, dtype="float32", **top_class), exact=1e-4),
+    "TwoLayer, top probability": Subject(rl.TwoLayer(), of(8, 5, 3, **top_class, **probabilities), exact=1e-8),
+    "TwoLayer, an output's gradient": Subject(rl.TwoLayer(), of(8, 5, 3, gradients=1)),
     "TwoLayerFromValues": Subject(rl.TwoLayerFromValues(), of(8, 5, 3, **values_only), exact=1e-7),
     "TwoLayerFromValues, K=1": Subject(rl.TwoLayerFromValues(), of(8, 5, **values_only), exact=1e-7),
     "PaperTwoLayer": Subject(rl.PaperTwoLayer(4), paper),
@@ -82,6 +87,7 @@ SUBJECTS: dict[str, Subject] = {
     "Deep, probabilities": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3, **probabilities)),
     "Auto, deep": Subject(rl.Auto(), deep(16, 8, 4, 3)),
     "Auto, two layers": Subject(rl.Auto(), of(8, 5, 3)),
+    "Auto, top class": Subject(rl.Auto(), of(8, 5, 3, **top_class)),
     "Auto, two layers from values": Subject(rl.Auto(), of(8, 5, 3, **values_only), exact=1e-7),
     "Auto, linear": Subject(rl.Auto(), straight),
 }

@@ -16,6 +16,9 @@ from relumine.reconstruct.values import TwoLayerFromValues
 # What no other method would change; what rules out the exact methods that follow.
 _FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)
 _HOPELESS = (Outcome.NOT_PIECEWISE_LINEAR, Outcome.SATURATED)
+# Who saw by gradients that there is more than one hidden layer would only see it again by values.
+_ONE_EXPLAINED = "two layers, one output explained"
+_SAID_AGAIN = (_ONE_EXPLAINED, Outcome.NOT_THIS_CLASS)
 _STUDENT_NEXT = "no exact method applies; a student learns from the same answers: Auto(student=GradientMatching(…))"
 
 
@@ -23,9 +26,10 @@ _STUDENT_NEXT = "no exact method applies; a student learns from the same answers
 class Auto:
     """A linear model first, which costs a few queries to rule out; then one hidden layer, then several.
 
-    Where gradients of all outputs are offered these are used, else values alone (for one hidden layer at most). All
-    steps ask through one meter, and ``spent`` books each phase under the name of its step; several layers are searched
-    with the answers that ruled out one. The first recovered clone is returned, or what the last step said.
+    Where gradients of all outputs are offered these are used; where one output is explained at a time, for one hidden
+    layer at most; else values alone, for one hidden layer too. All steps ask through one meter, and ``spent`` books
+    each phase under the name of its step; several layers are searched with the answers that ruled out one. The first
+    recovered clone is returned, or what the last step said.
 
     student: who learns what no exact method could reconstruct, e.g. GradientMatching(…)
     """
@@ -42,7 +46,7 @@ class Auto:
             phases |= {f"{name}: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
             if result.outcome in _FINAL:
                 return replace(result, spent=Spent.of(phases))
-            if result.outcome in _HOPELESS:
+            if result.outcome in _HOPELESS or (name, result.outcome) == _SAID_AGAIN:
                 break
         if self.student is None:
             remark = "; ".join(filter(None, (result.evidence.remark, _STUDENT_NEXT)))
@@ -98,6 +102,8 @@ class _Recorder(Metered):
 def _steps(offer: Offer) -> dict[str, Callable[[_Recorder, np.random.Generator], Reconstruction]]:
     if offer.gradient_rows == offer.outputs:
         return {"linear": Linear(), "two layers": TwoLayer(), "deep": _deep}
+    if offer.gradients != "none":
+        return {"linear": Linear(), _ONE_EXPLAINED: TwoLayer(), "two layers from values": TwoLayerFromValues()}
     return {"linear": Linear(), "two layers from values": TwoLayerFromValues()}
 
 

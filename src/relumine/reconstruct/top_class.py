@@ -33,6 +33,10 @@ _IN_A_BOX = 25
 # Lines searched at most, and lines in a row that show no unit which was not known.
 _LINES = 12
 _FUTILE = 5
+# A clone that misses by so many times what it may misses digits, not units.
+_NEARLY = 1e3
+# A line through a compared point begins a little beside it, so that nothing is asked twice.
+_ASIDE = 0.01
 # More values than unknowns are fitted, by so many.
 _SPARE = 20
 # A kink is where a boundary was predicted if it is this close, in units of 1 + |t|; so many that are not are no
@@ -66,7 +70,7 @@ class TopRun:
     def reconstruct(self) -> None:
         """Search lines until the network that they show agrees with the target."""
         with self.meter.phase("calibrate"):
-            line = self._calibrate()
+            line, self.calibrated = self._calibrate()
         self._compare()
         futile = 0
         for _ in range(_LINES):
@@ -77,17 +81,19 @@ class TopRun:
                 self._compare_saturated()
                 return
             if futile == _FUTILE:
-                raise Stop(Outcome.NOT_VERIFIED, "explanations do not show all units; TwoLayerFromValues() needs none")
+                break
             line = self._next_line()
-        raise self._failure()
+        raise self._failure(all_shown=futile == _FUTILE)
 
-    def _failure(self) -> Stop:
+    def _failure(self, *, all_shown: bool) -> Stop:
         gap = self.comparison.gap(self.model) if self.model else None
         if self.noise.absolute > 0:
             return Stop(Outcome.NOT_VERIFIED, "rounded answers do not show the units; ask for more digits")
-        if gap is None or gap > 1e3 * self._tolerance:
-            return Stop(Outcome.NOT_THIS_CLASS, "the units that lines show do not explain the values elsewhere")
-        return Stop(Outcome.NOT_VERIFIED, "values differ by more than noise explains")
+        if gap is not None and gap <= _NEARLY * self._tolerance:
+            return Stop(Outcome.NOT_VERIFIED, "values differ by more than noise explains")
+        if all_shown:
+            return Stop(Outcome.NOT_VERIFIED, "explanations do not show all units; TwoLayerFromValues() needs none")
+        return Stop(Outcome.NOT_THIS_CLASS, f"{_LINES} lines were not enough: each shows other units")
 
     # -- asking
 
@@ -112,19 +118,19 @@ class TopRun:
 
     # -- calibration
 
-    def _calibrate(self) -> Line:
+    def _calibrate(self) -> tuple[Line, Sights]:
         """Find the noise, and a line on which answers are finite; logits' gradients must be constant nearby."""
         near = _NEAR[self.offer.dtype]
         for _ in range(3):
             line, sights = self._finite_line(near)
             self.noise = noise_in(np.concatenate([sights.values.ravel(), sights.gradients.ravel()]), self.offer.dtype)
             if self.oracle.link is not None:
-                return line
+                return line, sights
             first, second = sights.gradients
             allowed = self.noise.of(float(np.linalg.norm(first)), first.size)
             if sights.tops[0] == sights.tops[1] and float(np.linalg.norm(second - first)) <= allowed:
                 self._refuse_foreign_gradients(sights)
-                return line
+                return line, sights
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"3 of 3 gradients changed within {near:g}")
 
     def _refuse_foreign_gradients(self, sights: Sights) -> None:
@@ -152,10 +158,7 @@ class TopRun:
     def _search(self, line: Line) -> int:
         """How many units this line shows that were not known."""
         if self.oracle.link is None:
-            low, high = line.within(self.offer.box)
-            far = _FAR[self.offer.dtype]
-            ends = max(-far, low), min(far, high)
-            seen, sights = seen_by_tangents(line, ends, 2 * _NEAR[self.offer.dtype], self._ask_on, self.noise)
+            seen, sights = seen_by_tangents(line, self._begin(line), self._ask_on, self.noise)
         else:
             profile = Profile(
                 lambda t: self._values_on(line, t),
@@ -174,6 +177,15 @@ class TopRun:
         self.meter.found(len(self.seen))
         return len(self.seen) - known
 
+    def _begin(self, line: Line) -> tuple[list[float], Sights]:
+        """The ends of a line and something between them; of the first line that is there from calibration."""
+        low, high = line.within(self.offer.box)
+        far = _FAR[self.offer.dtype]
+        ends = [max(-far, low), min(far, high)]
+        if self.sights is None:
+            return [0.0, _NEAR[self.offer.dtype], *ends], self.calibrated.and_then(self._ask_on(line, ends))
+        return [0.0, *ends], self._ask_on(line, [0.0, *ends])
+
     def _refuse_absent(self, line: Line, sights: Sights) -> None:
         """What bends on one line and not on another is no unit of a first layer."""
         assert self.sights is not None
@@ -189,7 +201,8 @@ class TopRun:
             return line
         shown = np.bincount(self.sights.tops, minlength=self.offer.outputs)
         seldom = shown[self.comparison.answers.argmax(axis=1)] + self.rng.random(len(self.comparison.points))
-        return Line(self.comparison.points[int(seldom.argmin())], line.direction)
+        start = self.comparison.points[int(seldom.argmin())] + _ASIDE * line.direction
+        return Line(start if self.offer.box is None else np.clip(start, *self.offer.box), line.direction)
 
     # -- fitting
 

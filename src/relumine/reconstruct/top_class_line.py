@@ -32,11 +32,17 @@ _CANDIDATES = 4
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A unit's boundary, row·x + bias = 0 with |row| = 1: how far the row may be off, and the sights on both sides."""
+    """A unit's boundary, row·x + bias = 0 with |row| = 1.
+
+    error: how far the row may be off at first
+    noise: how much of that cannot be computed afterwards
+    left, right: the sights on both sides
+    """
 
     row: Array
     bias: float
     error: float
+    noise: float
     left: int
     right: int
 
@@ -58,26 +64,27 @@ class Seen:
 
 
 def seen_by_tangents(
-    line: Line, ends: tuple[float, float], near: float, ask: Callable[[Line, list[float]], Sights], noise: Noise
+    line: Line,
+    begin: tuple[list[float], Sights],
+    ask: Callable[[Line, list[float]], Sights],
+    noise: Noise,
 ) -> tuple[list[Seen], Sights]:
-    """Every unit whose kink on the line shows in the explained output, proven by gradients on both sides."""
-    low, high = ends
-    rows: dict[float, int] = {}
-    known: Sights | None = None
+    """Every unit whose kink on the line shows in the explained output, proven by gradients on both sides.
 
-    def look(t: list[float]) -> list[Sight]:
-        nonlocal known
-        new = ask(line, t)
-        known = new if known is None else known.and_then(new)
-        for place in t:
-            rows[place] = len(rows)
-        answer = Answer(new.explained[:, None], new.gradients[:, None, :])
-        return line.sights(t, new.points, answer, noise)
+    ``begin``: places on the line that were asked already, its ends among them.
+    """
+    places, known = list(begin[0]), begin[1]
 
-    search = LineSearch(line, look([low, 0.0, near, high]), noise, independent=False, certain=True)
+    def look(t: list[float], shown: Sights) -> list[Sight]:
+        answer = Answer(shown.explained[:, None], shown.gradients[:, None, :])
+        return line.sights(t, shown.points, answer, noise)
+
+    search = LineSearch(line, look(*begin), noise, independent=False, certain=True)
     while questions := search.questions():
-        search.add(look(questions))
-    assert known is not None
+        new = ask(line, questions)
+        places, known = places + questions, known.and_then(new)
+        search.add(look(questions, new))
+    rows = {t: i for i, t in enumerate(places)}
     seen = []
     for gap in search.gaps:
         left, right = rows[gap.left.t], rows[gap.right.t]
@@ -92,7 +99,8 @@ def _proven(gap: Gap) -> bool:
 
 def _seen(line: Line, gap: Gap, tolerance: float, left: int, right: int) -> Seen:
     (kink,) = gap.kinks(line)
-    return Seen(kink.row, kink.bias, tolerance / float(np.linalg.norm(gap.jump)), left, right)
+    error = tolerance / float(np.linalg.norm(gap.jump))
+    return Seen(kink.row, kink.bias, error, error, left, right)
 
 
 def seen_by_profile(
@@ -114,10 +122,11 @@ def seen_by_profile(
         size = float(np.linalg.norm(jump))
         # What a softmax leaves of the gradient is small where it is saturated; its rounding is that of the whole.
         drift = 8 * steep * steep * beside[i] * float(np.abs(known.mixes[left]).max())
-        blur = noise.of(steep + float(np.linalg.norm(known.gradients[left]))) + drift
-        if known.of_one(left, right, noise) and size > 0 and blur < _BLURRED * size:
+        blur = noise.of(steep + float(np.linalg.norm(known.gradients[left])))
+        if known.of_one(left, right, noise) and size > 0 and blur + drift < _BLURRED * size:
             row = jump / (size * np.copysign(1.0, jump @ line.direction))
-            seen.append(Seen(row, -float(row @ line.points([t])[0]), blur / size, left, right))
+            bias = -float(row @ line.points([t])[0])
+            seen.append(Seen(row, bias, (blur + drift) / size, blur / size, left, right))
     return seen, known
 
 
@@ -137,7 +146,7 @@ def merged(known: list[Seen], new: list[Seen], offset: int, reach: float) -> lis
         placed = replace(seen, left=seen.left + offset, right=seen.right + offset)
         if twin is None:
             result.append(placed)
-        elif seen.error < result[twin].error:
+        elif seen.noise < result[twin].noise:
             result[twin] = placed
     return result
 
