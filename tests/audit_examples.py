@@ -124,6 +124,9 @@ def about(**changes: object) -> About:
         seconds=143.2,
         versions={"relumine": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.6"},
         commit="7d0f5a2c9b1e",
+        test_inputs=797,
+        majority=0.11,
+        target_accuracy=0.967,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -147,7 +150,7 @@ def curve(
     shares = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99}
     needs = [_need(milestone, half, share, budgets) for milestone, share in shares.items()]
     taken = Spread(500, 496, 506, 3) if exact else None
-    needs.append(Need("exact", taken, 320_000.0 if exact else None, max(budgets, default=0)))
+    needs.append(Need("exact", taken, 320_000.0 if exact else None, max(budgets, default=0), 200 if exact else 0))
     reached = "reached" if needs[2].queries else "not reached"
     return Curve(
         level,
@@ -228,7 +231,7 @@ def not_numbers() -> AuditResult:
         point(10, 0.5), agreement=bad, accuracy=bad, worst_gap=Spread(math.inf, 0, math.inf, 3), floats=math.nan
     )
     infinite = replace(point(100, 0.5), queries=math.inf, gaussian_agreement=bad)
-    useful = Usefulness(math.nan, math.nan, math.inf, -math.inf, 0)
+    useful = Usefulness(math.nan, math.inf, None, None, 0)
     one = curve("gradients", "gradients", "logits", usefulness=useful, defence="noise:nan")
     one = replace(one, points=(broken, infinite, *one.points[:2]), needs=(Need("95", bad, math.nan, 10),))
     picture = Picture((math.nan,) * 64, (math.inf,) * 64, (-math.inf, *(0.0,) * 63), (8, 8), "a", "b")
@@ -295,7 +298,13 @@ def _need(milestone: str, half: float, share: float, budgets: tuple[int, ...]) -
     queries = half / ((0.896 / (share - 0.1) - 1) ** (1 / 1.6))
     if queries > most:
         return Need(milestone, None, None, most)
-    return Need(milestone, Spread(queries, round(queries * 0.9), round(queries * 1.15), 3), queries * 650, most)
+    return Need(
+        milestone,
+        Spread(queries, round(queries * 0.9), round(queries * 1.15), 3),
+        queries * 650,
+        most,
+        max((b for b in budgets if b < queries * 0.9), default=0),
+    )
 
 
 def _useful(rank: float) -> Usefulness:

@@ -147,8 +147,10 @@ def cells(html: str, kind: str) -> list[list[str]]:
 
 def test_the_short_table_says_queries_spread_cost_and_baseline():
     rows = {row[0]: row for row in cells(page("full"), "exposed")}
-    assert rows["gradients of all classes beside logits"][3] == "31 (28 – 36) costs 0.05 without 557"
-    assert rows["gradients of all classes beside logits"][5] == "500 (496 – 506) costs 0.75 without > 5,000"
+    assert rows["gradients of all classes beside logits"][3] == "31 (28 – 36) not with 20 costs 0.05 without 557"
+    assert (
+        rows["gradients of all classes beside logits"][5] == "500 (496 – 506) not with 200 costs 0.75 without > 5,000"
+    )
     assert rows["label only"][4] == "> 5,000"
     assert "not reconstructed by these attacks within 5,000 queries" in rows["label only"][6]
     assert not [cell for row in cells(page("without a price"), "exposed") for cell in row if "costs" in cell]
@@ -159,6 +161,27 @@ def test_milestones_that_some_seeds_missed_say_so():
     spread = replace(result.curves[0].need("50").queries, seeds=2)
     curve = replace(result.curves[0], needs=(Need("50", spread, None, 5000),))
     assert "in 2 of 3 seeds" in cells(render(replace(result, curves=(curve,))), "exposed")[0][1]
+
+
+def test_agreement_that_a_constant_guess_has_is_no_figure_to_remember():
+    result = examples.full()
+    assert "queries copy 95 %" in text_of(page("full"))
+    dull = replace(result, verdict="", about=replace(result.about, majority=0.96))
+    assert "queries copy 95 %" not in text_of(render(dull))
+
+
+def test_of_a_single_number_nobody_speaks_of_classes():
+    about = examples.about(outputs=1, values="real", class_names=())
+    said = text_of(render(replace(examples.full(), about=about, gallery=())))
+    assert "comes close to the target" in said
+    assert "target's class" not in said
+
+
+def test_budgets_that_do_not_follow_are_not_numbers():
+    result = examples.full()
+    controls = (replace(result.controls[0], suggested=None), replace(result.controls[1], suggested=0))
+    rows = cells(render(replace(result, controls=controls)), "controls")
+    assert [row[1] for row in rows] == ["none follows", "none is small enough"]
 
 
 def test_one_seed_has_no_spread():

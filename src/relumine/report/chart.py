@@ -24,7 +24,8 @@ GLYPHS = (
 class Axis:
     """One way to measure: its name, what stands beside it, and where values lie between 0 and 1.
 
-    beyond: what is said of values that were not reached, drawn at the axis' end; "" where there are none
+    beyond:    what is said of values that were not reached, drawn at the axis' end; "" where there are none
+    reference: a value to compare with, drawn as a line that says ``reference_text``
     """
 
     name: str
@@ -35,6 +36,8 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
     logarithmic: bool = False
     beyond: str = ""
+    reference: float | None = None
+    reference_text: str = ""
 
     def place(self, value: float) -> float:
         """0 at the axis' begin, 1 at its end."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from relumine.audit.result import AuditResult, Curve, Point, Spread
+from relumine.audit.result import About, AuditResult, Curve, Point, Spread
 from relumine.report import wording
 from relumine.report.chart import Axis, Chart, Mark, Series, logarithmic
 
@@ -29,7 +29,7 @@ def leakage(result: AuditResult) -> Chart | None:
             _logarithmic("queries", "queries", "queries asked →", [point.queries for point in points]),
             _logarithmic("floats", "floats", "numbers received →", [point.floats for point in points]),
         ),
-        tuple(_measured(points)),
+        tuple(_measured(points, result.about)),
         tuple(_line(curve, look) for curve, look in zip(curves, looks(result, curves), strict=True)),
     )
 
@@ -45,21 +45,21 @@ def _logarithmic(name: str, switch: str, label: str, values: list[float]) -> Axi
     return Axis(name, switch, label, low, high, ticks, logarithmic=True)
 
 
-def _measured(points: list[Point]) -> list[Axis]:
+def _measured(points: list[Point], about: About) -> list[Axis]:
+    alike = f"↑ clone {wording.agrees(about)}"
     axes = [
-        Axis("agreement", "agreement", "↑ clone and target give the same class (test inputs)", 0, 1, _PER_CENT),
-        Axis(
-            "gaussian_agreement",
-            "Gaussian agreement",
-            "↑ clone and target give the same class (noise)",
-            0,
-            1,
-            _PER_CENT,
-        ),
+        _share("agreement", "agreement", f"{alike} (test inputs)", about.majority, "a constant guess"),
+        _share("gaussian_agreement", "Gaussian agreement", f"{alike} (noise)"),
     ]
     if any(point.accuracy for point in points):
-        axes.append(Axis("accuracy", "accuracy", "↑ clone gives the right class (test inputs)", 0, 1, _PER_CENT))
+        label = "↑ clone gives the right class (test inputs)"
+        axes.append(_share("accuracy", "accuracy", label, about.target_accuracy, "the target itself"))
     return axes
+
+
+def _share(name: str, switch: str, label: str, reference: float | None = None, of: str = "") -> Axis:
+    known = reference is not None and 0 <= reference <= 1
+    return Axis(name, switch, label, 0, 1, _PER_CENT, reference=reference if known else None, reference_text=of)
 
 
 def _line(curve: Curve, look: int) -> Series:
@@ -128,8 +128,8 @@ def _useful(name: str, curves: list[Curve]) -> Axis:
     return Axis(name, switch, f"usefulness: {label} →", low, high, ticks)
 
 
-def _known(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
+def _known(value: float | None) -> float:
+    return value if value is not None and math.isfinite(value) else 0.0
 
 
 def _needed(reached: list[float]) -> Axis:

@@ -14,6 +14,9 @@ from relumine.report import curves, images, tables, wording
 
 _PARTS = Path(__file__).parent / "templates"
 
+# What templates call to say numbers and names.
+_FORMS = ("count", "decimal", "duration", "per_cent", "plural", "scientific", "short")
+
 # Units shown; the farthest from their originals first.
 _MOST_UNITS = 24
 
@@ -34,6 +37,7 @@ def render(result: AuditResult) -> str:
         script=Markup(script),
         charts={chart.name: chart for chart in charts},
         places={chart.name: chart.places for chart in charts},
+        alike=wording.agrees(result.about),
         figures=tables.key_figures(result),
         columns=tables.COLUMNS,
         rows=tables.exposed_outputs(result),
@@ -70,7 +74,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for form in (wording.count, wording.duration, wording.plural, wording.scientific, wording.short, wording.decimal):
+    for form in (getattr(wording, name) for name in _FORMS):
         environment.filters[form.__name__] = form
     return environment.get_template("page.html")
 

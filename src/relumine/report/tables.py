@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from relumine.audit.result import MILESTONES, AuditResult, Curve, Need, Point, Record
@@ -25,10 +25,12 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True)
 class Cell:
-    """Queries to one milestone: how many, from where to where, their cost, and how many without explanations."""
+    """Queries to one milestone: how many, from where to where, how many were too few, what they cost, and how many
+    it takes without explanations."""
 
     queries: str
     spread: str
+    missed: str
     cost: str
     baseline: str
     reached: bool
@@ -83,21 +85,18 @@ def winners(curve: Curve) -> str:
 def _cell(curve: Curve, baseline: Curve | None, milestone: str, result: AuditResult) -> Cell:
     need, price = _need(curve, milestone), result.about.price
     if need is None or need.queries is None:
-        missed = wording.NOTHING if need is None else f"> {need.tried:,}"
-        return Cell(missed, "", "", _beside(baseline, milestone), False)
+        return Cell(_taken(curve, milestone), "", "", "", _beside(baseline, milestone), False)
     queries = need.queries
     spread = wording.between(queries, wording.count)
     if queries.seeds < result.about.seeds:
         spread = f"{spread} in {queries.seeds} of {result.about.seeds} seeds".strip()
     cost = "" if price is None else wording.money(queries.mean, price)
-    return Cell(wording.count(queries.mean), spread, cost, _beside(baseline, milestone), True)
+    missed = f"not with {need.missed:,}" if need.missed else ""
+    return Cell(wording.count(queries.mean), spread, missed, cost, _beside(baseline, milestone), True)
 
 
 def _beside(baseline: Curve | None, milestone: str) -> str:
-    need = None if baseline is None else _need(baseline, milestone)
-    if need is None:
-        return ""
-    return f"> {need.tried:,}" if need.queries is None else wording.count(need.queries.mean)
+    return "" if baseline is None else _taken(baseline, milestone)
 
 
 def _need(curve: Curve, milestone: str) -> Need | None:
@@ -152,8 +151,9 @@ def _best_attack(curve: Curve) -> str:
 
 
 def _taken(curve: Curve, milestone: str) -> str:
+    """The mean number of queries, or that those tried were not enough."""
     need = _need(curve, milestone)
-    if need is None:
+    if need is None or (need.queries is None and not need.tried):
         return wording.NOTHING
     return f"> {need.tried:,}" if need.queries is None else wording.count(need.queries.mean)
 
@@ -174,30 +174,39 @@ class Figure:
 
 
 def key_figures(result: AuditResult) -> list[Figure]:
-    """The numbers behind the verdict: the cheapest copy, the same without explanations, and a budget below both."""
+    """The numbers behind the verdict: the cheapest copy, the same without explanations, exactness, and a budget."""
     curves = [curve for curve in result.curves if not curve.defence]
-    reached = [curve for curve in curves if queries_to(curve, "95") < math.inf]
-    if not reached:
-        return []
-    cheapest = min(reached, key=lambda curve: queries_to(curve, "95"))
-    figures = [_copy_figure(cheapest, "95", f"queries copy 95 % of the decisions, from {cheapest.label}")]
-    baseline = next((curve for curve in curves if curve.level == cheapest.baseline), None)
-    if baseline is not None:
-        figures.append(
-            _copy_figure(baseline, "95", f"queries for the same from {baseline.label}, without explanations")
-        )
-    exact = [curve for curve in curves if queries_to(curve, "exact") < math.inf]
-    if exact:
-        first = min(exact, key=lambda curve: queries_to(curve, "exact"))
-        figures.append(_copy_figure(first, "exact", f"queries recover the model exactly, from {first.label}"))
+    figures = [*_copied(result, curves), *_recovered(curves)]
     suggested = [control.suggested for control in result.controls if control.suggested is not None]
-    if suggested:
+    if figures and suggested:
         figures.append(Figure(f"{min(suggested):,}", "queries per client at most, if all of this is exposed"))
     return figures
 
 
-def _copy_figure(curve: Curve, milestone: str, what: str) -> Figure:
-    return Figure(_taken(curve, milestone), what)
+def _copied(result: AuditResult, curves: list[Curve]) -> Iterator[Figure]:
+    """None where a constant guess would do as well."""
+    cheapest = _cheapest(curves, "95")
+    if cheapest is None or (result.about.majority or 0) >= 0.95:
+        return
+    yield Figure(
+        _taken(cheapest, "95"), f"queries copy 95 % of the decisions, from {wording.short(cheapest.label, 80)}"
+    )
+    baseline = next((curve for curve in curves if curve.level == cheapest.baseline), None)
+    if baseline is not None:
+        name = wording.short(baseline.label, 80)
+        yield Figure(_taken(baseline, "95"), f"queries for the same from {name}, without explanations")
+
+
+def _recovered(curves: list[Curve]) -> Iterator[Figure]:
+    cheapest = _cheapest(curves, "exact")
+    if cheapest is not None:
+        name = wording.short(cheapest.label, 80)
+        yield Figure(_taken(cheapest, "exact"), f"queries recover the model exactly, from {name}")
+
+
+def _cheapest(curves: list[Curve], milestone: str) -> Curve | None:
+    reached = [curve for curve in curves if queries_to(curve, milestone) < math.inf]
+    return min(reached, key=lambda curve: queries_to(curve, milestone), default=None)
 
 
 @dataclass(frozen=True)

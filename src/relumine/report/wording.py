@@ -4,7 +4,7 @@ import math
 import unicodedata
 from collections.abc import Callable
 
-from relumine.audit.result import Spread
+from relumine.audit.result import About, Spread
 
 NOTHING = "—"
 
@@ -97,6 +97,12 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def agrees(about: About) -> str:
+    """What a clone does that agrees with the target; a single number cannot be the same class."""
+    regression = about.outputs == 1 and about.values == "real"
+    return "comes close to the target" if regression else "gives the target's class"
 
 
 def plural(number: int, one: str, many: str = "") -> str:
