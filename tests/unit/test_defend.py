@@ -1,7 +1,6 @@
 """Defences one by one: what each still shows, what it refuses, and how it is asked for."""
 
 import pickle
-import re
 from pathlib import Path
 
 import numpy as np
@@ -466,11 +465,3 @@ def test_the_page_lists_every_defence_with_what_it_changes():
     for kind in defend.DEFENCES:
         usage = kind.usage.replace("|", "\\|")
         assert f"| `{usage}` | `{kind.example}` | {kind.changes} |" in page, kind.name
-
-
-def test_the_example_of_a_new_defence_works(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "defences.md").read_text(), re.DOTALL)
-    exec(compile(code, "defences.md", "exec"), {"__name__": "page"})
-    expected = re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE)
-    assert expected
-    assert capsys.readouterr().out.splitlines() == expected
