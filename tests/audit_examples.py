@@ -79,8 +79,9 @@ def full(*, price: float | None = 1.5) -> AuditResult:
     )
     return AuditResult(
         about=about(price=price),
-        verdict="Exposing gradients of all classes gives this model away: 31 queries copy 95 % of its decisions "
-        "(557 without explanations), and 500 queries recover it exactly.",
+        verdict="This model can be copied exactly. In all 3 runs an attacker who sees its gradients of all classes "
+        "rebuilt it with 500 queries (496 to 506), and the copy answered like it at every point that was compared. "
+        "From its logits alone, without explanations, these attacks did not manage that with 5,000 queries.",
         warnings=(
             "The test inputs are the 797 digits bundled with scikit-learn, not your own: give yours with --data.",
         ),
@@ -120,7 +121,7 @@ def about(**changes: object) -> About:
         budget=5000,
         price=None,
         command="relumine audit digits-two-layer.safetensors --defences --seeds 3 --budget 5000 --price 1.5",
-        started="2026-03-02 09:41 UTC",
+        started="2026-03-02T09:41:07+00:00",
         seconds=143.2,
         versions={"relumine": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.6"},
         commit="7d0f5a2c9b1e",

@@ -119,7 +119,8 @@ def test_the_script_s_data_is_json_of_numbers():
 def test_warnings_come_first_and_then_the_verdict():
     result = examples.full()
     said = text_of(page("full"))
-    places = [said.index(part) for part in (result.warnings[0], result.verdict, "How many queries give the model away")]
+    sentences = result.verdict.split(". ")
+    places = [said.index(part) for part in (result.warnings[0], *sentences, "How many queries give the model away")]
     assert places == sorted(places)
 
 
@@ -269,6 +270,11 @@ def test_colours_of_an_input_are_kept():
 def test_a_map_of_another_size_than_the_input_is_drawn_all_the_same():
     assert pixels(images.map_picture((1.0,) * 16, (2, 2))).shape[:2] == (4, 4)
     assert images.likeness((1.0, 2.0), (1.0,)) is None
+
+
+def test_times_are_told_and_anything_else_is_left_alone():
+    assert wording.moment("2026-03-02T09:41:07+00:00") == "2 March 2026, 09:41 UTC"
+    assert wording.moment("<b>yesterday</b>") == "<b>yesterday</b>"
 
 
 @pytest.mark.parametrize(

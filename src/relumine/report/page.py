@@ -15,7 +15,7 @@ from relumine.report import curves, images, tables, wording
 _PARTS = Path(__file__).parent / "templates"
 
 # What templates call to say numbers and names.
-_FORMS = ("count", "decimal", "duration", "per_cent", "plural", "scientific", "short")
+_FORMS = ("count", "decimal", "duration", "headline", "moment", "per_cent", "plural", "scientific", "short")
 
 # Units shown; the farthest from their originals first.
 _MOST_UNITS = 24

@@ -179,7 +179,8 @@ def key_figures(result: AuditResult) -> list[Figure]:
     figures = [*_copied(result, curves), *_recovered(curves)]
     suggested = [control.suggested for control in result.controls if control.suggested is not None]
     if figures and suggested:
-        figures.append(Figure(f"{min(suggested):,}", "queries per client at most, if all of this is exposed"))
+        queries = "query" if min(suggested) == 1 else "queries"
+        figures.append(Figure(f"{min(suggested):,}", f"{queries} per client at most, if all of this is exposed"))
     return figures
 
 
@@ -269,5 +270,5 @@ def cases(records: Sequence[Record]) -> Cases:
     alike = Counter((record.case.level, record.case.defence, record.error) for record in records if record.failed)
     first = {(r.case.level, r.case.defence, r.error): r for r in reversed(records) if r.failed}
     failures = tuple((first[key], number) for key, number in alike.most_common(_MOST_FAILURES))
-    outcomes = tuple(Counter(record.outcome for record in records).most_common())
+    outcomes = tuple(Counter(record.outcome.lower().replace("_", " ") for record in records).most_common())
     return Cases(outcomes, failures, len(alike) - len(failures))

@@ -3,6 +3,7 @@
 import math
 import unicodedata
 from collections.abc import Callable
+from datetime import datetime
 
 from relumine.audit.result import About, Spread
 
@@ -85,6 +86,21 @@ def money(queries: float, price: float) -> str:
     if not math.isfinite(cost):
         return "not a number"
     return f"{cost:,.0f}" if cost >= 100 else f"{cost:,.2f}" if cost >= 0.01 or cost == 0 else "< 0.01"
+
+
+def moment(text: str) -> str:
+    """A point in time: 2 March 2026, 09:41 UTC; a text that is none stays as it is."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{when.day} {when:%B %Y, %H:%M} {when.tzname() or ''}".strip()
+
+
+def headline(verdict: str) -> tuple[str, str]:
+    """The first sentence, and the rest."""
+    first, end, rest = verdict.partition(". ")
+    return first + end.strip(), rest
 
 
 def duration(seconds: float) -> str:
