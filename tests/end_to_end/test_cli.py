@@ -270,13 +270,3 @@ def test_the_reference_page_is_up_to_date():
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     page = (ROOT / "docs" / "cli.md").read_text()
     assert page.strip() == made.strip(), f"write it again: {' '.join(command[1:])} --output docs/cli.md"
-
-
-def test_the_demo_compares_and_draws(here):
-    result = relumine("demo", "--out", "pictures")
-    assert result.exit_code == 0, result.output
-    assert "paper" in result.output
-    assert result.output.count("100.0%") == 5
-    png, svg = (here / "pictures" / name for name in ("search.png", "search.svg"))
-    assert png.read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in svg.read_text()

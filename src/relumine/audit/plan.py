@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from relumine.audit.attacks import attacks_for
+from relumine.audit.gate import Condition, parse_condition
 from relumine.audit.levels import Level, Setting, levels_of
 from relumine.audit.result import Case, Record
 from relumine.audit.settings import AuditSettings
@@ -63,10 +64,21 @@ def twins_of(lines: Sequence[Line]) -> dict[tuple[str, str], tuple[str, str]]:
     return twins
 
 
-def budgets_of(largest: int) -> tuple[int, ...]:
-    """1, 10, 100, … and the largest."""
-    powers = [10**power for power in range(len(str(largest))) if 10**power < largest]
-    return (*powers, largest)
+def budgets_of(settings: AuditSettings) -> tuple[int, ...]:
+    """1, 10, 100, … and the largest; and where a gate's threshold lies, the most queries that it allows."""
+    largest = settings.budget
+    powers = {10**power for power in range(len(str(largest)))} | {largest}
+    allowed = {_allowed(parse_condition(condition)) for condition in settings.fail_on}
+    # What one more query would show decides nothing that the gate asks.
+    asked = {budget for budget in allowed if 1 <= budget <= largest}
+    return tuple(sorted(asked | {budget for budget in powers if budget <= largest and budget - 1 not in asked}))
+
+
+def _allowed(condition: Condition) -> int:
+    """The most queries with which the condition is not to hold."""
+    if condition.milestone is None:
+        return condition.at
+    return int(condition.threshold) - (0 if condition.inclusive else 1)
 
 
 def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[Line, ...]:

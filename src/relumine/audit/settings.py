@@ -113,25 +113,30 @@ def _require(holds: bool, name: str, expected: str, got: object) -> None:
         raise MisuseError(f"{name}: expected {expected}, got {got}")
 
 
+# What a setting takes; all others take a word.
+_WHOLE_NUMBERS = ("budget", "seeds", "workers", "outputs", "concurrency")
+_NUMBERS = ("price", "rate", "timeout")
+_LISTS: dict[str, type] = {"levels": str, "defences": str, "fail_on": str, "input_shape": int}
+
+
 def read_settings(path: Path | None, said: Mapping[str, Any]) -> AuditSettings:
     """The settings of an ``audit.toml``, if any, and those ``said`` on the command line, which win.
 
     Keys are the fields of AuditSettings and, for servers, those of EndpointOptions; both with dashes if one likes.
     """
     plain = {} if path is None else _read(path)
-    plain |= {name: value for name, value in said.items() if value is not None}
     of_endpoint = {field.name for field in fields(EndpointOptions)}
     known = {field.name for field in fields(AuditSettings)} - {"endpoint"} | of_endpoint
     unknown = sorted(set(plain) - known)
-    where = "audit" if path is None else str(path)
-    _require(not unknown, where, f"settings among {', '.join(sorted(known))}", ", ".join(unknown))
+    _require(not unknown, str(path), f"settings among {', '.join(sorted(known))}", ", ".join(unknown))
+    plain = {name: _checked(f"{path}: {name}", name, value) for name, value in plain.items()}
+    plain |= {
+        name: tuple(value) if isinstance(value, list) else value for name, value in said.items() if value is not None
+    }
     endpoint = EndpointOptions(**{name: plain.pop(name) for name in of_endpoint & set(plain)})
     if endpoint.endpoint_config is not None:
         endpoint = replace(endpoint, endpoint_config=Path(endpoint.endpoint_config))
-    try:
-        return AuditSettings(**{name: _hashable(value) for name, value in plain.items()}, endpoint=endpoint)
-    except TypeError as error:  # a word where a number belongs
-        raise MisuseError(f"{where}: {error}; see docs/audit.md for what each setting takes") from error
+    return AuditSettings(**plain, endpoint=endpoint)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -142,5 +147,19 @@ def _read(path: Path) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in plain.items()}
 
 
-def _hashable(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _checked(place: str, name: str, value: object) -> object:
+    """The value, if it is of the setting's kind."""
+    if name in _LISTS:
+        kind = _LISTS[name]
+        fitting = isinstance(value, list) and all(type(part) is kind for part in value)
+        _require(fitting, place, f"a list of {'words' if kind is str else 'whole numbers'}", value)
+        return tuple(value) if isinstance(value, list) else value
+    if name in _WHOLE_NUMBERS:
+        kinds: tuple[type, ...] = (int,)
+        expected = "a whole number"
+    elif name in _NUMBERS:
+        kinds, expected = (int, float), "a number"
+    else:
+        kinds, expected = (str,), "a word"
+    _require(type(value) in kinds, place, expected, repr(value))
+    return value

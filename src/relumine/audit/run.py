@@ -1,0 +1,279 @@
+"""The audit: plans, runs the cases on an engine, keeps every record, and says what came out."""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from relumine.audit.curves import curves_of
+from relumine.audit.gate import judge, parse_condition
+from relumine.audit.measures import reference_of
+from relumine.audit.plan import Line, budgets_of, lines_of, standing, twins_of
+from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
+from relumine.audit.settings import AuditSettings
+from relumine.audit.store import AuditStore, Finished
+from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, subject_of, usefulness_of
+from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
+from relumine.study.engines import Engine, Lost, engine_named
+from relumine.study.trial import provenance
+
+# The file of a run folder that holds every answer that a server was asked for.
+LEDGER = "ledger.sqlite"
+
+CurveKey = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where an audit stands, for whoever watches it.
+
+    running:      cases under way
+    ended:        the record that just came in, if it is one
+    done, left:   cases; those left are the most that there can be, since clear answers end a curve early
+    queries:      that attacks asked so far
+    seconds_left: at most, judging by the cases so far
+    """
+
+    running: tuple[Case, ...]
+    ended: Record | None
+    done: int
+    left: int
+    queries: int
+    seconds_left: float | None
+
+
+Watch = Callable[[Progress], None]
+
+
+def run_audit(
+    settings: AuditSettings,
+    folder: Path,
+    *,
+    command: str = "",
+    watch: Watch | None = None,
+    engine: Engine | None = None,
+) -> AuditResult:
+    """Run what the store in ``folder`` has no record of, and return the result, which is kept there too.
+
+    What can be known to fail is refused before anything starts: a target that cannot be loaded, data of another shape.
+    What fails later is a record, is tried again by the next call, and never looks like a verdict.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    with AuditStore.in_folder(folder) as store:
+        store.belongs_to(settings.fingerprint())
+        target = Target(settings, folder / LEDGER)
+        subject = subject_of(settings)
+        lines = lines_of(subject.oracle, settings, setting_of(subject))
+        run = _Run(target, lines, store, engine or _engine(settings), watch)
+        stopped, useful = run.run()
+        about = _about(target, subject, command, started, run.seconds_before + time.monotonic() - clock)
+        result = _result(about, settings, lines, run.finished, stopped, useful)
+        store.note("result", result.to_json())
+    return result
+
+
+def _engine(settings: AuditSettings) -> Engine:
+    """A server is asked by one worker: its rate is a limit for all, and so is its ledger."""
+    if settings.remote:
+        return engine_named("local", 1)
+    return engine_named(settings.engine, settings.workers, settings.address)
+
+
+class _Run:
+    """The state of one call of ``run_audit``."""
+
+    def __init__(
+        self, target: Target, lines: tuple[Line, ...], store: AuditStore, engine: Engine, watch: Watch | None
+    ) -> None:
+        self._target, self._lines, self._store, self._engine, self._watch = target, lines, store, engine, watch
+        self._settings = target.settings
+        self._kept = store.finished_cases()
+        self.finished: dict[Case, Finished] = {}
+        self._running: list[Case] = []
+        self._budget = 0
+        self._twins = twins_of(lines)
+        self._stopped: dict[CurveKey, str] = {}
+        self.seconds_before = float(store.noted("seconds") or 0)
+
+    def run(self) -> tuple[dict[CurveKey, str], dict[CurveKey, Usefulness | None]]:
+        """Budget after budget, until every curve is clear or the largest was tried: why each ended, and what its
+        explanations are worth."""
+        clock = time.monotonic()
+        with self._engine:
+            for budget in budgets_of(self._settings):
+                self._budget = budget
+                self._give_up()
+                for kind in ("exact", "learned"):
+                    self._round(kind)
+                self._store.note("seconds", str(self.seconds_before + time.monotonic() - clock))
+            useful = self._usefulness()
+        for line in self._open():
+            last = standing(line, self._of(line), self._settings.seeds)
+            self._stopped[line.key] = last.stopped or f"{self._settings.budget:,} queries were the most to be tried"
+        return self._stopped, useful
+
+    def _open(self) -> list[Line]:
+        return [line for line in self._lines if line.key not in self._stopped]
+
+    def _of(self, line: Line) -> list[Record]:
+        return [one.record for case, one in self.finished.items() if (case.level, case.defence) == line.key]
+
+    def _give_up(self) -> None:
+        """End the curves whose cases all ended with an error: asking more would not help."""
+        for line in self._open():
+            records = self._of(line)
+            largest = max((record.case.budget for record in records), default=0)
+            last = [record for record in records if record.case.budget == largest]
+            if last and all(record.failed for record in last):
+                self._stopped[line.key] = f"everything tried with {largest:,} queries ended with an error"
+
+    def _round(self, kind: str) -> None:
+        cases: list[Case] = []
+        for line in self._open():
+            now = standing(line, self._of(line), self._settings.seeds)
+            if now.stopped:
+                self._stopped[line.key] = now.stopped
+            else:
+                cases += line.cases(getattr(now, kind), self._budget, self._settings.seeds)
+        known = {*self.finished, *cases}
+        twins = {case: twin for case in cases if (twin := self._twin(case)) != case and twin in known}
+        own = [case for case in cases if case not in twins]
+        self.finished |= {case: self._kept[case] for case in own if case in self._kept}
+        function = partial(run_case, self._target)
+        for case, finished in self._engine.run(function, self._starting([c for c in own if c not in self._kept])):
+            self._keep(failed(case, finished.reason) if isinstance(finished, Lost) else finished)
+        self.finished |= {case: _copied(self.finished[twin], case) for case, twin in twins.items()}
+
+    def _twin(self, case: Case) -> Case:
+        """The same case at the level that shows no explanation; the case itself if it has none."""
+        level, attack = self._twins.get((case.level, case.attack), (case.level, case.attack))
+        return replace(case, level=level, attack=attack) if not case.defence else case
+
+    def _starting(self, cases: Iterable[Case]) -> Iterator[Case]:
+        """The cases, each told to whoever watches as a worker takes it."""
+        for case in cases:
+            self._running.append(case)
+            self._tell(None)
+            yield case
+
+    def _keep(self, finished: Finished) -> None:
+        self._store.keep(finished)
+        case = finished.record.case
+        self.finished[case] = finished
+        self._running.remove(case)
+        self._tell(finished.record)
+
+    def _tell(self, ended: Record | None) -> None:
+        if self._watch is not None:
+            own = [one.record for case, one in self.finished.items() if self._twin(case) == case]
+            queries = sum(record.queries for record in own)
+            left = self._left()
+            self._watch(Progress(tuple(self._running), ended, len(own), len(left), queries, self._seconds(left)))
+
+    def _left(self) -> list[Case]:
+        """The most cases that there can be still."""
+        budgets = [budget for budget in budgets_of(self._settings) if budget >= self._budget]
+        planned = (
+            case
+            for line in self._open()
+            for budget in budgets
+            for case in line.cases(line.attacks, budget, self._settings.seeds)
+        )
+        return [case for case in planned if case not in self.finished and self._twin(case) == case]
+
+    def _seconds(self, left: list[Case]) -> float | None:
+        """By the mean time of each attack so far."""
+        times: dict[str, list[float]] = defaultdict(list)
+        for case, one in self.finished.items():
+            times[case.attack].append(one.record.seconds)
+        if not times:
+            return None
+        usual = float(np.mean([second for seconds in times.values() for second in seconds]))
+        expected = [float(np.mean(times[case.attack])) if case.attack in times else usual for case in left]
+        return sum(expected) / self._engine.workers
+
+    def _usefulness(self) -> dict[CurveKey, Usefulness | None]:
+        """Of every explanation that is shown; nothing of a server's, whose answers cost."""
+        if self._settings.remote:
+            return {}
+        keys = [line.key for line in self._lines if line.level.baseline]
+        done = self._engine.run(partial(usefulness_of, self._target), keys)
+        return {key: None if isinstance(useful, Lost) else useful for key, useful in done}
+
+
+def _copied(finished: Finished, case: Case) -> Finished:
+    remark = f"asks for no explanation: the case of level {finished.record.case.level}"
+    return Finished(replace(finished.record, case=case, remark=remark))
+
+
+def _about(target: Target, subject: Subject, command: str, started: datetime, seconds: float) -> About:
+    settings, offer = target.settings, subject.oracle.offer
+    here = provenance(seconds)
+    with target.asked(subject.oracle) as oracle:
+        reference = reference_of(oracle, subject.test)
+    return About(
+        target=settings.name,
+        fingerprint=settings.fingerprint(),
+        input_shape=offer.inputs,
+        outputs=offer.outputs,
+        values=offer.values,
+        gradients=str(offer.gradients),
+        dtype=offer.dtype,
+        data=subject.test.name,
+        labels=subject.test.labels is not None,
+        class_names=subject.test.class_names,
+        authorized_by=settings.endpoint.authorized_by,
+        seeds=settings.seeds,
+        budget=settings.budget,
+        price=settings.price,
+        command=command,
+        started=started.isoformat(timespec="seconds"),
+        seconds=round(seconds, 1),
+        versions=here.versions,
+        commit=here.commit,
+        test_inputs=reference.test_inputs,
+        majority=reference.majority,
+        target_accuracy=reference.target_accuracy,
+    )
+
+
+def _result(
+    about: About,
+    settings: AuditSettings,
+    lines: tuple[Line, ...],
+    finished: dict[Case, Finished],
+    stopped: dict[CurveKey, str],
+    useful: dict[CurveKey, Usefulness | None],
+) -> AuditResult:
+    records = tuple(one.record for one in finished.values())
+    levels = list({line.level.name: line.level for line in lines}.values())
+    curves = curves_of(records, levels, stopped=stopped, usefulness=useful)
+    shown = _best(finished.values())
+    return AuditResult(
+        about=about,
+        verdict=verdict_of(curves, about),
+        warnings=warnings_of(curves, about, records),
+        curves=curves,
+        controls=controls_of(curves, about),
+        gates=tuple(judge(parse_condition(condition), curves, about.majority) for condition in settings.fail_on),
+        limits=limits_of(curves, about),
+        gallery=shown.gallery if shown else (),
+        units=shown.units if shown else (),
+        records=records,
+    )
+
+
+def _best(finished: Iterable[Finished]) -> Finished | None:
+    """The clone to show: an exact one if there is any, else the one that agrees most."""
+    with_pictures = [one for one in finished if one.record.measures is not None and (one.gallery or one.units)]
+
+    def merit(one: Finished) -> tuple[bool, bool, float]:
+        assert one.record.measures is not None
+        return one.record.exact, bool(one.units), one.record.measures.agreement
+
+    return max(with_pictures, key=merit, default=None)

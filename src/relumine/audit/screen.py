@@ -1,0 +1,116 @@
+"""What a person sees of an audit: progress while it runs; verdict, table and gates when it has ended."""
+
+import time
+from types import TracebackType
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from relumine.audit.result import AuditResult, Case, Curve, Need
+from relumine.audit.run import Progress
+
+# Where progress goes to a file or a pipe, a line is written no more often than this; failures always.
+_SECONDS_BETWEEN_LINES = 10
+
+_MILESTONES = ("50", "90", "95", "99", "exact")
+_COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
+_OF_GATES = {"passed": "green", "failed": "red", "undecided": "yellow"}
+
+
+class AuditWatch:
+    """Shows what is running, the queries spent and the time left: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bar = Bar(
+            SpinnerColumn(),
+            MofNCompleteColumn(),
+            BarColumn(20),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+            console=console,
+        )
+        self._task = self._bar.add_task("loading the target", total=None)
+        self._written = 0.0
+
+    def __enter__(self) -> "AuditWatch":
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._console.is_terminal:
+            self._bar.update(self._task, visible=False)
+            self._bar.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        ended = progress.ended
+        if ended is not None and ended.failed:
+            self._say(f"failed: {_words(ended.case)}: {ended.error}")
+        if not progress.running:
+            return
+        text = _standing(progress)
+        if self._console.is_terminal:
+            total = progress.done + progress.left
+            self._bar.update(self._task, description=escape(text), completed=progress.done, total=total)
+        elif time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
+            self._written = time.monotonic()
+            self._say(f"{progress.done} of at most {progress.done + progress.left}: {text}")
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _standing(progress: Progress) -> str:
+    running = _words(progress.running[-1])
+    more = f" (+{len(progress.running) - 1})" if len(progress.running) > 1 else ""
+    left = "" if progress.seconds_left is None else f", at most {_duration(progress.seconds_left)} left"
+    return f"{running}{more}; {progress.queries:,} queries asked{left}"
+
+
+def _words(case: Case) -> str:
+    place = f"{case.level} behind {case.defence}" if case.defence else case.level
+    return f"{place}: {case.attack}, {case.budget:,} queries, seed {case.seed}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def show_result(console: Console, result: AuditResult) -> None:
+    """What voids it first; then the verdict, a row per curve, and the gates."""
+    for warning in result.warnings:
+        console.print(f"[bold yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
+    console.print(_table(result.curves))
+    for gate in result.gates:
+        name = f"[bold {_OF_GATES[gate.status]}]{gate.status.upper()}[/]"
+        console.print(f"{name}  {escape(gate.condition)}: {escape(gate.reason)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
+
+
+def _table(curves: tuple[Curve, ...]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption="queries to each agreement with the target, mean over seeds")
+    table.add_column("exposed")
+    for milestone in _MILESTONES:
+        header = milestone if milestone == "exact" else f"{milestone} %"
+        table.add_column(header, justify="right")
+    table.add_column("best agreement", justify="right")
+    table.add_column("by")
+    for curve in curves:
+        best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
+        figures = [_need(curve.need(milestone)) for milestone in _MILESTONES]
+        agreement = "" if best is None else f"{best.agreement.mean:.1%}"
+        colour = _COLOURS[curve.status]
+        attack = f"[{colour}]{escape(best.attack if best else curve.status)}[/]"
+        table.add_row(escape(curve.name), *figures, agreement, attack)
+    return table
+
+
+def _need(need: Need) -> str:
+    """The mean; what was not reached says how far it was tried."""
+    return f"{need.queries.mean:,.0f}" if need.queries is not None else f"> {need.tried:,}" if need.tried else "?"

@@ -1,0 +1,239 @@
+"""``relumine audit``: what leaks, how fast, and what each defence buys."""
+
+import shlex
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from relumine.cli import options
+from relumine.cli.exits import DONE, GATE_FAILED, INCONCLUSIVE, INTERRUPTED, errors_as_messages, say
+from relumine.errors import MisuseError
+
+if TYPE_CHECKING:
+    from relumine.audit.result import AuditResult
+    from relumine.audit.settings import AuditSettings
+
+EngineName = Literal["local", "ray"]
+
+_CONFIG = Path("audit.toml")
+_RUNS = Path("relumine-runs")
+_ENDINGS = (".html", ".json", ".xml")
+
+
+def audit(
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TARGET]",
+            help="What to audit: a TARGET, as of 'reconstruct'. Without one, a small network that comes with relumine.",
+        ),
+    ] = None,
+    *,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA",
+            help="Inputs like those of its users: .npz, a folder of images, IDX files, or digits, mnist, cifar10.",
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Queries of the largest attack; 1,000 if not given.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How often each attack is repeated; 3 if not given.")
+    ] = None,
+    levels: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="What to expose, e.g. logits; all that TARGET can give if not given. 'list' lists."
+        ),
+    ] = None,
+    defences: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Also behind this defence, e.g. round:4+top: docs/defences.md; repeatable. 'all': one of each kind. "
+            "'list' lists them.",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CONDITION", help="Exit with 10 if it holds, e.g. 'queries-to-95 < 1000'; repeatable."),
+    ] = None,
+    price: Annotated[float | None, typer.Option(metavar="N", help="Of 1,000 queries, for the report.")] = None,
+    student: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Network of learned clones: two_layer, conv, …; by the input's shape if not."
+        ),
+    ] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write .html, .json or .xml (JUnit); repeatable. RUN/report.html if not.",
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where every record is kept; a new folder if not given.")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on in --run, or in the latest run of this target; also with a larger --budget."
+        ),
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings as TOML; audit.toml of this folder if there is one.")
+    ] = None,
+    engine: Annotated[
+        EngineName | None, typer.Option(help="local: processes on this machine. ray: a Ray cluster.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Attacks at a time; as many as there are cores if not given.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; without, one is started here.")
+    ] = None,
+    input_shape: options.InputShape = None,
+    values: options.Values = None,
+    gradients: options.Gradients = None,
+    factory: options.Factory = None,
+    endpoint_config: options.EndpointConfig = None,
+    outputs: options.Outputs = None,
+    dtype: options.ServerDType = None,
+    authorized_by: options.AuthorizedBy = None,
+    rate: options.Rate = None,
+    concurrency: options.Concurrency = None,
+    timeout: options.Timeout = None,
+    debug: options.Debug = False,
+) -> None:
+    """Find out what a model gives away, how fast, and what defences change.
+
+    Attacks TARGET at each level of access, from labels to gradients, with growing numbers of queries, and writes a
+    report. Says how many queries it took until a clone agreed with the model, or was the model.
+
+    For models that you own or are allowed to test.
+    """
+    said = dict(locals())
+    with errors_as_messages(debug):
+        from relumine.audit.settings import read_settings
+
+        if _listed(levels, defences):
+            return
+        for name in ("output", "run", "resume", "config", "debug"):
+            del said[name]
+        said |= {"input_shape": options.parsed_shape(input_shape), "defences": _every_kind(defences)}
+        if config is None and _CONFIG.is_file():
+            say(f"settings are read from {_CONFIG}")
+            config = _CONFIG
+        audited(read_settings(config, said), run, output or [], resume=resume)
+
+
+def audited(settings: "AuditSettings", run: Path | None, outputs: list[Path], *, resume: bool = False) -> None:
+    """Run an audit, show and write what came out, and leave with the exit code that says it."""
+    from rich.console import Console
+
+    from relumine.audit.run import run_audit
+    from relumine.audit.screen import AuditWatch, show_result
+
+    folder = _folder(settings, run, resume)
+    outputs = outputs or [folder / "report.html", folder / "result.json"]
+    for path in outputs:
+        _check_writable(path)
+    say(f"records are kept in {folder}")
+    command = shlex.join(["relumine", *sys.argv[1:]])
+    try:
+        with AuditWatch(Console(stderr=True)) as watch:
+            result = run_audit(settings, folder, command=command, watch=watch)
+    except KeyboardInterrupt:
+        say(f"\nInterrupted. Finished records are kept; the same command with --run {folder} --resume goes on.")
+        raise typer.Exit(INTERRUPTED) from None
+    console = Console()
+    show_result(console, result)
+    for path in outputs:
+        path.write_text(_written(result, path), "utf-8")
+        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    raise typer.Exit(exit_code(result))
+
+
+def _check_writable(path: Path) -> None:
+    """Before hours are spent."""
+    if path.suffix.lower() not in _ENDINGS:
+        raise MisuseError(f"--output: expected a file ending in {', '.join(_ENDINGS)}, got {path}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a"):
+            pass
+    except OSError as error:
+        raise MisuseError(f"--output: cannot write {path} ({error.strerror}); choose another place") from error
+
+
+def _written(result: "AuditResult", path: Path) -> str:
+    """The result in the format that the file's ending stands for."""
+    if path.suffix.lower() == ".json":
+        return result.to_json()
+    if path.suffix.lower() == ".xml":
+        from relumine.audit.junit import junit_xml
+
+        return junit_xml(result)
+    from relumine.report.page import render
+
+    return render(result)
+
+
+def exit_code(result: "AuditResult") -> int:
+    """A gate that failed has failed whatever else is open; without gates every curve must say something."""
+    statuses = {gate.status for gate in result.gates}
+    if "failed" in statuses:
+        return GATE_FAILED
+    if result.gates:
+        return INCONCLUSIVE if "undecided" in statuses else DONE
+    return INCONCLUSIVE if any(curve.status == "inconclusive" for curve in result.curves) else DONE
+
+
+def _listed(levels: list[str] | None, defences: list[str] | None) -> bool:
+    """Whether somebody asked what there is, and was told."""
+    from relumine.audit.levels import LEVELS
+    from relumine.defend import DEFENCES
+
+    if "list" in (levels or []):
+        for level in LEVELS.values():
+            print(f"{level.name:<22} {level.label}")
+    if "list" in (defences or []):
+        for kind in DEFENCES:
+            print(f"{kind.usage:<60} {kind.changes}")
+    return "list" in [*(levels or []), *(defences or [])]
+
+
+def _every_kind(defences: list[str] | None) -> list[str] | None:
+    """'all' is one of each kind."""
+    from relumine.defend import DEFENCES
+
+    if "all" not in (defences or []):
+        return defences
+    return [kind.example for kind in DEFENCES]
+
+
+def _folder(settings: "AuditSettings", run: Path | None, resume: bool) -> Path:
+    """The run folder: the one named, the latest of this target to go on with, or a new one."""
+    from relumine.audit.store import FILE
+
+    if run is not None:
+        if (run / FILE).exists() and not resume:
+            raise MisuseError(f"--run: {run} holds an audit already; add --resume to go on with it, or name another")
+        if resume and not (run / FILE).exists():
+            raise MisuseError(f"--resume: there is no audit in {run} to go on with; leave out --resume to start one")
+        return run
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in settings.name)
+    if not resume:
+        return _RUNS / f"audit-{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    earlier = sorted(_RUNS.glob(f"audit-{name}-*/{FILE}"))
+    if not earlier:
+        raise MisuseError(f"--resume: no audit of {settings.name} in {_RUNS}; say its folder with --run")
+    return earlier[-1].parent
