@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from relumine.errors import RelumineError as RelumineError
     from relumine.errors import StoreError as StoreError
     from relumine.errors import TargetError as TargetError
+    from relumine.oracle.among import Among as Among
+    from relumine.oracle.averaged import Averaged as Averaged
     from relumine.oracle.base import Answer as Answer
     from relumine.oracle.base import Offer as Offer
     from relumine.oracle.base import Oracle as Oracle
@@ -61,6 +63,8 @@ _HOMES = {
         "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
         "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
+    "oracle.among": "Among",
+    "oracle.averaged": "Averaged",
     "oracle.base": "Answer Offer Oracle",
     "oracle.divided": "DividedByInput",
     "oracle.endpoint": "Endpoint",

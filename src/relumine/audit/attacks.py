@@ -41,7 +41,7 @@ _BESIDE = {"float64": 1e-6, "float32": 1e-4}
 _AGAIN = 10
 # Students: units of the hidden layer by the number of inputs; how long they learn.
 _HIDDEN = {100: 128, 10**9: 256}
-_STEPS = 400
+_STEPS = 300
 _RATES = (0.06, 0.015, 0.004)
 _SMALLEST_IMAGE = 12
 _NUMBERS = ("real", "logits", "probabilities")
@@ -118,9 +118,7 @@ def attacks_for(
 def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
     if offer.values not in _NUMBERS or offer.explained not in (None, offer.values):
         return
-    through = offer.gradient_rows == offer.outputs and known.recipe is not None
-    if known.smoothing is not None and (offer.box or known.reach or offer.values == "probabilities"):
-        through = False  # there is no way out to where smoothing does not matter
+    through = _explains(offer, known)
     if through:
         ways = [*_ways(known)]
         name = "exact, adapted" if ways else "exact"
@@ -129,6 +127,16 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
         name = "exact" if offer.gradients == "none" and not (known.reach or known.window) else "exact, from values"
         ways = [*_ways(replace(known, recipe="gradient", noise=0.0))]
         yield Attack(name, _sentence("exact reconstruction from values alone", ways), True, _from_values(known))
+
+
+def _explains(offer: Offer, known: Knowledge) -> bool:
+    """Whether gradients can be made of what is shown."""
+    if offer.gradients == "none" or known.recipe is None:
+        return False
+    if known.smoothing is not None and (offer.box or known.reach or offer.values == "probabilities"):
+        return False  # there is no way out to where smoothing does not matter
+    # One gradient of several probabilities gives no logit's gradient.
+    return offer.gradient_rows == offer.outputs or offer.values != "probabilities" or offer.outputs == 2
 
 
 def _ways(known: Knowledge) -> Iterator[str]:

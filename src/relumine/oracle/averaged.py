@@ -5,7 +5,7 @@ from math import floor, log10
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, joined
 
 # Answers are rounded to the decimals that are at least this many standard errors wide, so that nearly all numbers are
 # within one unit of the last, and methods see from the numbers themselves how far they can be trusted.
@@ -53,9 +53,8 @@ class Averaged:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         per_part = max(1, _AT_ONCE // self._times)
-        parts = [self._mean(rows[i : i + per_part], gradients) for i in range(0, max(len(rows), 1), per_part)]
-        values = np.concatenate([part.values for part in parts])
-        return Answer(values, np.concatenate([part.jacobians for part in parts]) if gradients else None)
+        parts = [self._mean(rows[i : i + per_part], gradients) for i in range(0, len(rows), per_part)]
+        return joined(self.offer, parts, gradients=gradients)
 
     def _mean(self, rows: Array, gradients: bool) -> Answer:
         answer = self._oracle(self._asked(rows).reshape(-1, rows.shape[1]), gradients=gradients)
@@ -82,7 +81,7 @@ class Averaged:
             first, second = np.split(numbers, 2, axis=1)
             numbers = (first + second) / 2
         mean: Array = numbers.mean(axis=1)
-        if self._round and what not in self._decimals and numbers.size and numbers.shape[1] > 1:
+        if self._round and what not in self._decimals and numbers.shape[1] > 1:
             error = float(np.sqrt(numbers.var(axis=1, ddof=1).mean() / numbers.shape[1]))
             if error > np.finfo(self.offer.dtype).eps * float(np.abs(mean).max()):
                 self._decimals[what] = floor(-log10(_ERRORS_PER_UNIT * error))

@@ -49,7 +49,7 @@ class GradientMatching:
     queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
     source:        "gaussian", an array of inputs to draw from, or a Source such as Medoids(pool)
     loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
-    weight:        λ; if None 0.1, or 10 where maps have lost their signs and values have to find them. ℓ_G is
+    weight:        λ; if None 0.1, or 10 where maps have lost signs or scale and values have to find them. ℓ_G is
                    divided by the mean square of one answered gradient, ℓ_M by the variance of the answered values
                    where these are logits or real, so that λ means the same for every target
     logits_by:     how ℓ_M compares logits: "squared" error, or "cross-entropy" as in the paper, which throws away what
@@ -170,8 +170,8 @@ class GradientMatching:
     def _weight(self) -> float:
         if self.weight is not None:
             return self.weight
-        signed = self.explanation is None or self.explanation.linear
-        return _WEIGHT if signed and not (self.shown and self.shown.magnitudes) else _WEIGHT_WITHOUT_SIGNS
+        known = self.explanation is None or self.explanation.linear
+        return _WEIGHT if known and not (self.shown and self.shown.partial) else _WEIGHT_WITHOUT_SIGNS
 
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""

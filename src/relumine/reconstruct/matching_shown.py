@@ -35,6 +35,11 @@ class Shown:
         """Whether combinations of maps may be compared in place of maps."""
         return not (self.magnitudes or self.signs or self.scaled or self.masked)
 
+    @property
+    def partial(self) -> bool:
+        """Whether maps have lost signs, sizes or scale, so that values have to find them."""
+        return self.magnitudes or self.signs or self.scaled
+
     def gap(self, maps: Tensor, wanted: Tensor, scale: float) -> Tensor:
         """How far n×R×shape maps are from those answered, per map; ``scale`` is the mean ‖map‖² of the answers."""
         mine, theirs = maps.flatten(2), wanted.flatten(2)

@@ -1,0 +1,173 @@
+"""What defences change: every case of the grid (audit/defence_grid.py), attacked exactly and by students.
+
+    OMP_NUM_THREADS=1 python benchmarks/defences.py digits
+    RELUMINE_DATA=… OMP_NUM_THREADS=1 python benchmarks/defences.py mnist
+    python benchmarks/defences.py --page [--check]
+
+One row per case in results/defences-DATA.jsonl, as it is done; cases that are there already are not run again.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import relumine as rl
+from relumine import zoo
+from relumine.audit.attacks import Attack, attacks_for
+from relumine.audit.defence_grid import Family, families
+from relumine.audit.levels import LEVELS, Setting
+from relumine.audit.usefulness import usefulness
+from relumine.defend import parse
+from relumine.reconstruct.result import Clone
+from relumine.study.trial import provenance
+
+Row = dict[str, Any]
+
+RESULTS = Path(__file__).parents[1] / "results"
+OPTIONS = {"digits": {"hidden": 32}, "mnist": {}}
+BUDGETS = (10, 100, 1000)
+EXACT_BUDGET = 20_000
+SEEDS = 3
+# Noise of the defence, of the view, and of judging are not the attacker's.
+DEFENCE, VIEW = 1, 2
+
+
+class Bench:
+    """A target, its data, and the rows that are there already."""
+
+    def __init__(self, data: str) -> None:
+        loaded = zoo.dataset(data)
+        self.data, self.deviation = data, loaded.deviation
+        self.split = loaded.split(seed=0)
+        self.target = zoo.trained("two_layer", self.split, options=OPTIONS[data])
+        self.plain = rl.TorchOracle(self.target.module, self.split.shape)
+        self.test = self.split.test.inputs.reshape(len(self.split.test), -1).astype(np.float64)
+        self.classes = self.plain(self.test, gradients=False).values.argmax(1)
+        self.gaussian = np.random.default_rng(1807).standard_normal((2000, self.test.shape[1]))
+        self.gaussian_classes = self.plain(self.gaussian, gradients=False).values.argmax(1)
+        self.path = RESULTS / f"defences-{data}.jsonl"
+        self.done = {key(row) for row in read(self.path)}
+
+    def shown(self, level: str, words: str, seed: int) -> rl.Oracle:
+        """The target at this level, behind this defence."""
+        noise = [np.random.default_rng([seed, stream]) for stream in (DEFENCE, VIEW)]
+        seen = LEVELS[level].of(self.plain, Setting(self.deviation, noise[1]))
+        return parse(words)(seen, noise[0]) if words else seen
+
+    def cases(self) -> Iterator[tuple[Family, str, Attack, int, int]]:
+        """What is quick first, then seed by seed, so that a run that is cut short has something of everything."""
+        grid = [(family, words) for family in families(self.plain.offer, self.deviation) for words in family.words]
+        everything = [
+            (family, words, attack, budget, seed)
+            for seed in range(SEEDS)
+            for family, words in grid
+            for attack in self.attacks(family.level, words)
+            for budget in ((EXACT_BUDGET,) if attack.exact else BUDGETS)
+        ]
+        return iter(sorted(everything, key=lambda case: _slowness(case[2], case[1])))
+
+    def attacks(self, level: str, words: str) -> list[Attack]:
+        """All, but for students of values that no defence has touched: those of the undefended target are the same."""
+        chain = parse(words) if words else None
+        found = attacks_for(level, self.shown(level, words, 0).offer, chain, self.deviation)
+        explained = {attack.name for attack in found} & {"learned"}
+        return [
+            attack
+            for attack in found
+            if not attack.name.endswith("convolutional") and not (words and explained and attack.name == "membership")
+        ]
+
+    def run(self, family: Family, words: str, attack: Attack, budget: int, seed: int) -> Row:
+        started = time.perf_counter()
+        meter = rl.Metered(self.shown(family.level, words, seed), budget=budget)
+        error = None
+        try:
+            result = attack(meter, budget, seed, self.split.pool, self.split.shape)
+        except rl.RelumineError as raised:  # a row too
+            result, error = None, f"{type(raised).__name__}: {raised}"
+        return {
+            "data": self.data,
+            "family": family.title,
+            "level": family.level,
+            "defence": words,
+            "attack": attack.name,
+            "exact": attack.exact,
+            "budget": budget,
+            "seed": seed,
+            "outcome": "FAILED" if result is None else result.outcome.name,
+            "remark": "" if result is None else result.evidence.remark,
+            "error": error,
+            "value_queries": meter.spent.value_queries,
+            "gradient_queries": meter.spent.gradient_queries,
+            "floats": meter.spent.floats,
+            **self.measures(None if result is None else result.clone),
+            **asdict(provenance(time.perf_counter() - started)),
+        }
+
+    def measures(self, clone: Clone | None) -> Row:
+        if clone is None:
+            return {"agreement": None, "gaussian_agreement": None, "accuracy": None}
+        guesses = clone.predict(self.test).argmax(1)
+        return {
+            "agreement": round(float((guesses == self.classes).mean()), 4),
+            "gaussian_agreement": round(
+                float((clone.predict(self.gaussian).argmax(1) == self.gaussian_classes).mean()), 4
+            ),
+            "accuracy": round(float((guesses == self.split.test.labels).mean()), 4),
+        }
+
+    def worth(self, family: Family, words: str) -> Row:
+        """The row that says what the explanation is worth to its reader."""
+        found = usefulness(self.plain, self.shown(family.level, words, 0), self.test, rng=0)
+        row = {"data": self.data, "family": family.title, "level": family.level, "defence": words, "attack": ""}
+        return row | {"usefulness": None if found is None else asdict(found), "budget": 0, "seed": 0}
+
+    def go(self) -> None:
+        for family in families(self.plain.offer, self.deviation):
+            for words in family.words:
+                case = {"level": family.level, "defence": words, "attack": "", "budget": 0, "seed": 0}
+                self.put(case, partial(self.worth, family, words))
+        for family, words, attack, budget, seed in self.cases():
+            case = {"level": family.level, "defence": words, "attack": attack.name, "budget": budget, "seed": seed}
+            self.put(case, partial(self.run, family, words, attack, budget, seed))
+
+    def put(self, case: Row, run: Callable[[], Row]) -> None:
+        if key(case) in self.done:
+            return
+        row = run()
+        with self.path.open("a") as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        told = row.get("outcome", "usefulness"), row.get("agreement"), row.get("seconds")
+        print(*key(row), *told, flush=True)
+
+
+def _slowness(attack: Attack, words: str) -> int:
+    coarse = "round" in words or "noise" in words
+    return (2 if coarse else 0) if attack.exact else 1
+
+
+def key(row: Row) -> tuple:
+    return tuple(row[name] for name in ("level", "defence", "attack", "budget", "seed"))
+
+
+def read(path: Path) -> list[Row]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="*", choices=[*OPTIONS])
+    for data in parser.parse_args().data:
+        Bench(data).go()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
