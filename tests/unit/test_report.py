@@ -93,6 +93,7 @@ def test_texts_from_outside_are_said_and_not_obeyed(name):
 
 def test_what_hides_or_reorders_is_shown_as_a_mark():
     assert wording.legible("a\u202eb\u0000c\ud800\nd") == "a\ufffdb\ufffdc\ufffd\nd"
+    assert wording.legible("می\u200cخواهم 👩\u200d🔬") == "می\u200cخواهم 👩\u200d🔬"
 
 
 def test_the_page_loads_nothing():

@@ -1,5 +1,7 @@
 """``relumine report``: a page from what an audit stored, or a message that says what is wrong."""
 
+import json
+
 import pytest
 from typer.testing import CliRunner
 
@@ -51,6 +53,19 @@ def test_a_file_that_is_no_result_is_told(tmp_path, content):
     assert ended.exit_code == 2
     assert "expected a result.json of 'relumine audit'" in ended.stderr
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "lie"), [("status", "safe"), ("mean", "many"), ("target_map", None), ("shape", -1)])
+def test_a_result_that_was_tampered_with_is_told_or_drawn(tmp_path, name, lie):
+    def told(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: lie if key == name else told(part) for key, part in value.items()}
+        return [told(part) for part in value] if isinstance(value, list) else value
+
+    (tmp_path / "result.json").write_text(json.dumps(told(json.loads(examples.full().to_json()))))
+    ended = run(tmp_path / "result.json")
+    assert ended.exit_code == 2
+    assert "cannot be drawn" in ended.stderr
 
 
 def test_bytes_that_are_no_text_are_told(tmp_path):

@@ -1,16 +1,13 @@
 """``relumine report``: draw the report of an audit again."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from relumine.cli import options
 from relumine.cli.exits import errors_as_messages
 from relumine.errors import MisuseError, StoreError
-
-if TYPE_CHECKING:
-    from relumine.audit.result import AuditResult
 
 
 def report(
@@ -27,11 +24,9 @@ def report(
     One HTML page that needs no network: the verdict, curves, defences, budgets, and what the audit cannot tell.
     """
     with errors_as_messages(debug):
-        from relumine.report.page import render
-
         folder = run if run.is_dir() else run.parent
         page = output or folder / "report.html"
-        text = render(_stored(run))
+        text = _drawn(run)
         try:
             page.write_text(text, "utf-8")
         except OSError as error:
@@ -39,16 +34,20 @@ def report(
         print(f"wrote {page}")
 
 
-def _stored(run: Path) -> "AuditResult":
-    """The result in a run folder's store, or in a file that an audit wrote."""
+def _drawn(run: Path) -> str:
+    """The page of the result in a run folder's store, or in a file that an audit wrote."""
     from relumine.audit.result import AuditResult
     from relumine.audit.store import read_result
+    from relumine.report.page import render
 
     if run.is_dir():
-        return read_result(run)
+        return render(read_result(run))
     try:
-        return AuditResult.from_json(run.read_text("utf-8"))
+        return render(AuditResult.from_json(run.read_text("utf-8")))
     except OSError as error:
         raise StoreError(f"cannot read {run} ({error.strerror}); say the run folder of an audit") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise StoreError(f"{run}: expected a result.json of 'relumine audit', got something else") from error
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise StoreError(
+            f"{run}: expected a result.json of 'relumine audit', and this cannot be drawn "
+            f"({type(error).__name__}: {error}); --debug shows where"
+        ) from error

@@ -12,13 +12,15 @@ NOTHING = "—"
 # Longest name from outside that is written out; the result file has all of it.
 _LONGEST = 240
 
-# Characters that are not seen, or that change how their neighbours are: control, direction, half a character.
+# Characters that are not seen, or that change how their neighbours are: control, direction, half a character, …
 _UNSEEN = ("Cc", "Cf", "Cs", "Co")
+# … but not those that a text may need: line ends, and joiners of letters and pictures.
+_NEEDED = "\n\t\u00ad\u200c\u200d"
 
 
 def legible(text: str) -> str:
     """A text from outside without characters that hide, reorder or cannot be written; line ends stay."""
-    return "".join("\ufffd" if unicodedata.category(c) in _UNSEEN and c not in "\n\t" else c for c in text)
+    return "".join("\ufffd" if unicodedata.category(c) in _UNSEEN and c not in _NEEDED else c for c in text)
 
 
 def short(text: str, longest: int = _LONGEST) -> str:
