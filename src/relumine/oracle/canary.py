@@ -53,8 +53,8 @@ class Canary:
 
     def _close(self, first: Array, second: Array) -> bool:
         largest = max(float(np.abs(first).max(initial=0)), float(np.abs(second).max(initial=0)))
-        allowed = max(_TOLERANCE[self._offer.dtype] * largest, 1.5 * _step(first))
-        return bool(np.abs(first - second).max(initial=0) <= allowed)
+        apart = float(np.abs(first - second).max(initial=0))
+        return apart <= _TOLERANCE[self._offer.dtype] * largest or apart <= 1.5 * _step(first)
 
     def place(self, rows: int, phase: str) -> int | None:
         """Where among so many rows the canary goes this time, or None if it is not its turn.

@@ -38,12 +38,13 @@ def _numbers(value: simdjson.Array) -> Array | None:
     return flat.reshape(shape) if flat.size == prod(shape) else None
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
-    """How long lists are and the lists in them, or None if that differs. A list that begins with none has none."""
-    if not isinstance(value, simdjson.Array):
-        return ()
-    if len(value) == 0 or not isinstance(value[0], simdjson.Array):
-        return (len(value),)
-    shapes = {_shape(part) for part in value}
-    inner = shapes.pop()
-    return None if shapes or inner is None else (len(value), *inner)
+def _shape(value: simdjson.Array) -> tuple[int, ...] | None:
+    """How long lists are and the lists in them, or None if that differs."""
+    level: list[Any] = [value]
+    shape = [len(value)]
+    while shape[-1] and isinstance(level[0][0], simdjson.Array):
+        level = [part for parts in level for part in parts]
+        shape.append(len(level[0]))
+        if not all(isinstance(part, simdjson.Array) and len(part) == shape[-1] for part in level):
+            return None
+    return tuple(shape)

@@ -97,6 +97,7 @@ class Metered:
         if budget is not None and budget < 1:
             raise MisuseError(f"budget: expected at least 1 query, got {budget}")
         self._oracle = oracle
+        self._remote = oracle if isinstance(oracle, RemoteOracle) else None
         self._ledger = ledger
         self._budget = budget
         self._watch = watch
@@ -107,13 +108,13 @@ class Metered:
         self._units: int | None = None
         self._canary: Canary | None = None
         self._resumed = False
-        if isinstance(oracle, RemoteOracle):
+        if self._remote is not None:
             if ledger is None:
-                self._ledger = ledger = Ledger(oracle.run / "ledger.sqlite")
+                self._ledger = ledger = Ledger(self._remote.run / "ledger.sqlite")
             self._resumed = len(ledger) > 0
             self._canary = None if oracle.offer.random else Canary(oracle.offer)
         if ledger is not None:
-            ledger.belongs_to(oracle.offer, **(oracle.facts if isinstance(oracle, RemoteOracle) else {}))
+            ledger.belongs_to(oracle.offer, **({} if self._remote is None else self._remote.facts))
 
     @property
     def offer(self) -> Offer:
@@ -201,8 +202,8 @@ class Metered:
 
     def _parts(self, rows: Array, gradients: bool) -> Iterator[Part]:
         """Ask, and hand on each part of the answer, counted and checked, as it comes."""
-        if isinstance(self._oracle, RemoteOracle):
-            for part in self._oracle.parts(rows, gradients=gradients):
+        if self._remote is not None:
+            for part in self._remote.parts(rows, gradients=gradients):
                 self._book(len(part.positions), gradients)
                 checked = checked_answer(self.offer, len(part.positions), part.answer, gradients=gradients)
                 yield Part(part.positions, checked)
