@@ -113,6 +113,8 @@ def _facts(result: Reconstruction, seconds: float) -> list[tuple[str, str]]:
         facts.append(("units seen so far", f"{sum(result.hidden):,}"))
     if evidence.noise_floor is not None:
         facts.append(("noise floor", f"{evidence.noise_floor:.1e} of the answers' size"))
+    if evidence.accuracy is not None:
+        facts.append(("accuracy", f"{evidence.accuracy:.1e} of the largest answer: as far as the noise allows"))
     if evidence.smallest_spacing is not None:
         facts.append(("closest kinks", f"{evidence.smallest_spacing:.1e} apart on a searched line"))
     if evidence.verification_gap is not None:

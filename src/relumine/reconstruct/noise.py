@@ -30,8 +30,11 @@ class Noise:
         return self.relative + self.absolute
 
     def of(self, size: float, count: int = 1) -> float:
-        """Length of the error of ``count`` numbers that are together of length ``size``."""
-        return _SAFETY * (self.relative * size + self.absolute * float(np.sqrt(count)))
+        """By how much two answers of ``count`` numbers may differ that are equal, and together of length ``size``.
+
+        Rounding errors have a bound, and need no safety.
+        """
+        return _SAFETY * self.relative * size + 2 * self.absolute * float(np.sqrt(count))
 
 
 def noise_in(answers: Array, dtype: DType) -> Noise:

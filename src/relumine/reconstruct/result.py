@@ -41,6 +41,8 @@ class Evidence:
     verification_gap:     largest |prediction − answer| on fresh points, relative to the largest |answer|
     verification_points:  how many fresh points were compared
     remark:               what a reader should know besides
+    accuracy:             how close to the target the noise of its answers lets any clone come, where they are noisy:
+                          the largest error expected at fresh points, relative to the largest |answer|
     """
 
     noise_floor: float | None = None
@@ -48,6 +50,7 @@ class Evidence:
     verification_gap: float | None = None
     verification_points: int = 0
     remark: str = ""
+    accuracy: float | None = None
 
     @property
     def disagreement_below(self) -> float | None:

@@ -108,6 +108,18 @@ class Shallow:
         )
 
 
+def shallow_from_network(network: Network) -> Shallow:
+    """A network with one hidden layer, or none, in this form, every row of length one."""
+    if not network.hidden:
+        (jacobian,), (offset,) = network.weights, network.biases
+        return Shallow(jacobian, offset, np.empty((0, len(offset))), np.empty((0, jacobian.shape[1])), np.empty(0))
+    (rows, outputs), (biases, offset) = network.weights, network.biases
+    lengths = np.linalg.norm(rows, axis=1)
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    jacobian = np.zeros((len(offset), rows.shape[1])) if network.skip is None else network.skip
+    return Shallow(jacobian, offset, outputs.T * lengths[:, None], rows / lengths[:, None], biases / lengths)
+
+
 def shallow_from_pieces(
     jacobians: list[Array], offsets: list[Array], kinks: list[float], start: Array, direction: Array
 ) -> Shallow:

@@ -179,9 +179,11 @@ class _Run:
             self._mend()
             self._polish()
             self._challenge()
-            if not len(self._wrong()):
+            if not len(self._wrong()) and self._explained:
                 return
         gap = self.comparison.gap(self._model()) or 0.0
+        if self.noise.absolute > 0 and gap <= self._noise_explains and not self._explained:
+            raise Stop(Outcome.NOT_VERIFIED, "the answers differ from the clone by more than rounding explains")
         if gap > self._noise_explains:
             far_off = gap > _SLACK * self._noise_explains
             outcome = Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED
@@ -372,6 +374,11 @@ class _Run:
         return float(16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size)
 
     @property
+    def _explained(self) -> bool:
+        """Whether rounding explains by how much the answers so far differ from the clone."""
+        return self.noise.absolute == 0 or self.polish is None or self.polish.fit.misfit <= _FITS
+
+    @property
     def _tolerance(self) -> float:
         """What a point may miss before a unit is suspected: little once all is fitted, more before."""
         if self.noise.floor <= _EXACT:
@@ -458,4 +465,5 @@ class _Run:
         kinks = sorted(gap.t for gap in self._found.search.gaps if gap.rank_one)
         spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
         gap = self.comparison.gap(self._model())
-        return Evidence(self.noise.floor, spacing, gap, len(self.comparison.points), remark)
+        accuracy = None if self.polish is None else self.polish.uncertainty / self.comparison.size
+        return Evidence(self.noise.floor, spacing, gap, len(self.comparison.points), remark, accuracy)
