@@ -1,9 +1,14 @@
 """Examples of the pages: they run, and print what they say."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from relumine.audit.gate import parse_condition
+from relumine.audit.result import CloneMeasures, Usefulness
+from relumine.audit.settings import read_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDING = sorted((DOCS / "adding").glob("*.md"))
@@ -21,3 +26,31 @@ def test_the_example_prints_what_it_says(page, capsys, tmp_path, monkeypatch):
 
 def test_there_is_a_page_for_everything_that_can_be_added():
     assert {page.stem for page in ADDING} == {"oracle", "explanation", "defence", "reconstruction"}
+
+
+def test_every_condition_that_a_page_shows_can_be_read():
+    page = (DOCS / "ci-gate.md").read_text()
+    shown = re.findall(r"^\| `([^`]*[<>][^`]*)` \|", page, re.MULTILINE)
+    assert len(shown) >= 4
+    for text in (*shown, *re.findall(r'--fail-on "([^"]+)"', page)):
+        parse_condition(text)
+
+
+def test_the_settings_that_a_page_shows_are_settings(tmp_path):
+    (toml,) = re.findall(r"```toml\n(.*?)```", (DOCS / "ci-gate.md").read_text(), re.DOTALL)
+    (tmp_path / "audit.toml").write_text(toml)
+    settings = read_settings(tmp_path / "audit.toml", {})
+    assert settings.fail_on == ("queries-to-95 < 1000", "top-gradient: queries-to-exact < 1000")
+
+
+def test_options_that_pages_name_exist():
+    known = set(re.findall(r"`(?:-\w, )?(--[a-z-]+)", (DOCS / "cli.md").read_text()))
+    for name in ("audit-reading", "ci-gate", "choosing", "responsible-use"):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", (DOCS / f"{name}.md").read_text()):
+            assert option in known, f"{name}.md: {option}"
+
+
+def test_the_page_on_reading_names_every_measure():
+    page = (DOCS / "audit-reading.md").read_text()
+    for record in (CloneMeasures, Usefulness):
+        assert not [field.name for field in fields(record) if f"`{field.name}`" not in page]
