@@ -1,6 +1,5 @@
 """The report in a real browser: Debian's chromium, driven by Playwright. Skipped where there is no chromium."""
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -68,8 +67,8 @@ class Opened:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[object]:
     with playwright.sync_playwright() as driver:
-        sandbox = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
-        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=sandbox)
+        # Containers often allow neither its sandbox nor much shared memory; the pages are our own.
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
         yield chromium
         chromium.close()
 
@@ -235,19 +234,22 @@ def test_switching_back_draws_what_was_there(opened):
     assert figure.locator("svg.wide").inner_html() == before
 
 
+def places(page) -> list[str]:
+    """Where lines and points are, in the page's own words."""
+    return re.findall(r'class="line" d="([^"]+)"|transform="([^"]+)"', page.content())
+
+
 def test_the_script_draws_what_was_drawn_without_it(browser, files, opened):
-    places = """() => [...document.querySelectorAll("svg[data-size] .mark, svg[data-size] .line")]
-                    .map((e) => (e.getAttribute("transform") || e.getAttribute("d")))"""
     still = browser.new_context(java_script_enabled=False)
     page = still.new_page()
     page.goto(files["full"].as_uri())
-    drawn = [e.get_attribute("d") for e in page.locator("svg.wide .series .line").all()]
+    drawn = places(page)
+    assert len(drawn) > 100
     assert page.locator("svg.wide .mark").first.is_visible()
     assert page.locator(".switches").first.is_hidden()
     still.close()
     scripted = opened()
-    assert [e.get_attribute("d") for e in scripted.locator("svg.wide .series .line").all()] == drawn
-    assert None not in scripted.evaluate(places)
+    assert places(scripted) == drawn
 
 
 def test_every_defence_says_its_name_to_who_points_at_it(opened):

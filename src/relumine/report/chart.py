@@ -261,11 +261,11 @@ class Drawn:
         return _path([(x, y[1]) for x, y in there] + [(x, y[2]) for x, y in reversed(there)]) + "Z" if there else ""
 
     @property
-    def marks(self) -> "Iterator[tuple[Mark, tuple[float, float] | None, Sequence[Any] | None]]":
+    def marks(self) -> "Iterator[tuple[Mark, str, Sequence[Any] | None]]":
         """Each point, its place, and its caption's."""
         captions = self.captions or [None] * len(self.xs)
         for mark, x, y, caption in zip(self.series.marks, self.xs, self.ys, captions, strict=True):
-            yield mark, None if x is None or y is None else (x, y[0]), caption
+            yield mark, "" if x is None or y is None else f"{x:g} {y[0]:g}", caption
 
     @property
     def _there(self) -> Iterator[tuple[float, Sequence[float]]]:
