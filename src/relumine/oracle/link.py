@@ -35,7 +35,7 @@ class LogitLink:
     So a meter, which refuses NaN, sits inside: ``LogitLink(Metered(oracle))``.
 
     With K ≥ 3 the gradient of one class alone (the top one, say) does not give the gradient of any logit, nor of any
-    difference of two: such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1.
+    difference of two: such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1; its digits are lost sooner.
     """
 
     def __init__(self, oracle: Oracle) -> None:
@@ -67,8 +67,10 @@ class LogitLink:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
         answer = self._oracle(rows, gradients=gradients)
-        p = np.where(self._lost(answer.values), np.nan, answer.values)
-        return Answer(self.logits(answer.values), self._logit_gradients(p, answer.jacobians) if gradients else None)
+        if not gradients:
+            return Answer(self.logits(answer.values))
+        p = np.where(self._lost(answer.values) | self._lost_gradients(answer), np.nan, answer.values)
+        return Answer(self.logits(p), self._logit_gradients(p, answer.jacobians))
 
     def logits(self, probabilities: Array) -> Array:
         """n×K: the logits of these probabilities, NaN where they cannot be known."""
@@ -80,6 +82,13 @@ class LogitLink:
         smallest = p.min(axis=1, keepdims=True)
         lost: NDArray[np.bool_] = smallest < _SMALLEST[self._offer.dtype]
         return lost | (1 - smallest < _SMALLEST_COMPLEMENT[self._offer.dtype]) if p.shape[1] == 1 else lost
+
+    def _lost_gradients(self, answer: Answer) -> NDArray[np.bool_]:
+        """n×1: whether one gradient of two classes has lost its digits, which that of a p close to 1 does."""
+        alone = answer.values.shape[1] == 2 and answer.jacobians.shape[1] == 1
+        smallest = answer.values.min(axis=1, keepdims=True)
+        lost: NDArray[np.bool_] = smallest < (_SMALLEST_COMPLEMENT[self._offer.dtype] if alone else 0.0)
+        return lost
 
     def _logit_gradients(self, p: Array, jacobians: Array) -> Array:
         if p.shape[1] == 1:

@@ -23,6 +23,8 @@ from relumine.reconstruct.verification import TOLERANCE, fresh_points
 
 # A clone that is further off than this is never called recovered, whatever the noise.
 _COARSEST = 1e-3
+# Above this noise floor biases are not exact as they are found.
+_EXACT = 1e-12
 # Lines searched at most, and lines in a row that show no unit which was not known.
 _LINES = 16
 _FUTILE = 5
@@ -143,13 +145,16 @@ class TopRun:
     def _models(self, rows: Array, biases: Array, *, straight: bool) -> Iterator[Shallow]:
         """Ever closer fits, from ever more values."""
         slopes = self.offer.dimension if straight else 0
-        for enough in (slopes + _SPARE if straight else 0, slopes + len(rows) + 1 + _SPARE):
+        exact = self.asker.noise.floor <= _EXACT
+        fewest = slopes + _SPARE if straight else 0
+        for enough in (*([fewest] if exact else []), slopes + len(rows) + 1 + _SPARE):
             self._ask_values(enough)
             points, values = self._known()
             model = fitted(rows, biases, points, values, straight=straight)
             for _ in range(_REFINEMENTS if self.asker.oracle.link is not None else 0):
                 model = fitted(*self._refined(model), points, values, straight=straight)
-            yield model
+            if exact or not model.units:
+                yield model
             if model.units:
                 yield polished(model, points, values, straight=straight)
 
