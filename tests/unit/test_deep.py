@@ -62,11 +62,30 @@ def test_an_unfinished_run_returns_the_layers_it_proved():
     np.testing.assert_allclose(np.sort(first.max(axis=1)), 1, atol=1e-9)
 
 
-def test_an_expanding_layer_is_not_called_recovered_and_the_remark_says_why():
-    result = run(network(6, 12, 8, 3, seed=0).oracle)
-    assert result.outcome is rl.Outcome.INCOMPLETE
-    assert "of layer 1, 12 units are complete" in result.evidence.remark
-    assert "turned" in result.evidence.remark
+@pytest.mark.parametrize("widths", [(6, 12, 8, 3), (10, 20, 20, 1)], ids=str)
+def test_more_units_than_inputs_are_recovered_the_right_way_around(widths):
+    """Rows are dependent then, and the span of the gradients tells no orientation."""
+    problem = network(*widths, seed=0)
+    result = run(problem.oracle)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-9
+    assert result.hidden == widths[1:-1]
+    signs = unit(result.parameters["layers.0.weight"]) @ unit(problem.A).T
+    np.testing.assert_allclose(signs.max(axis=1), 1, atol=1e-9)
+
+
+def test_a_unit_of_the_last_layer_that_is_off_at_few_points_is_found():
+    """It is on at all but a few of the points asked, and no kink of its own need have been seen."""
+    problem = network(20, 10, 8, 2, seed=4)
+    biases = [b.copy() for b in problem.biases]
+    x = np.random.default_rng(0).standard_normal((20_000, 20))
+    signal = np.maximum(x @ problem.A.T + problem.b, 0) @ problem.weights[1][0]
+    biases[1][0] = -np.quantile(signal, 0.003)
+    rare = problem.changed(biases=tuple(biases))
+    result = run(rare.oracle)
+    assert result.outcome is RECOVERED
+    assert error(result, rare) <= 1e-9
+    assert result.hidden == (10, 8)
 
 
 def test_one_hidden_layer_is_a_deep_network_too():

@@ -18,8 +18,6 @@ _LEAST_POINTS = 100
 # Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
 _ATTEMPTS = 8
 _TRACES = 3
-# Halvings of the way from a point where the network is right to one where it is wrong.
-_HALVINGS = 12
 # First-layer signals of the points that are to show rare units are spread by so many powers of e.
 _SPREAD = 1.5
 
@@ -158,7 +156,7 @@ class _Run:
             return
         start = self.comparison.points[self.rng.choice(right)]
         low, high = 0.0, 1.0
-        for _ in range(_HALVINGS):
+        for _ in range(self.search.precision.halvings):
             middle = (low + high) / 2
             point = self.comparison.representable((start + middle * (wrong - start))[None])
             value = self.search.oracle(point, gradients=False).values

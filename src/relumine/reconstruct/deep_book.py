@@ -118,3 +118,9 @@ class Book:
             np.array([step[3] for step in found]),
             np.array([step[4] for step in found]).reshape(-1, width),
         )
+
+    def kinks(self, since: int = 0) -> tuple[Array, Steps]:
+        """All steps but the first ``since``, and n×m where their kinks are; NaN where there is none."""
+        steps = self.steps(since)
+        left, right = self.points[steps.left], self.points[steps.right]
+        return left + steps.share[:, None] * (right - left), steps

@@ -21,7 +21,7 @@ _ROOM = 1e-5
 # So many regions are chosen at random besides.
 _MORE = 2
 # So many times further out something extreme is looked for.
-_FURTHER = 8
+FURTHER = 8
 # Features that are to be just on are at most this far on.
 JUST_ON = 5e-4
 
@@ -89,7 +89,7 @@ class Cell:
 
 
 def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
-    return _FURTHER * bounds[0], _FURTHER * bounds[1]
+    return FURTHER * bounds[0], FURTHER * bounds[1]
 
 
 def views(layers: Layers, bounds: tuple[float, float], rng: np.random.Generator) -> list[Cell]:

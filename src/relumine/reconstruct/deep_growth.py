@@ -9,6 +9,7 @@ from relumine.oracle.metered import Metered
 from relumine.reconstruct.deep_last import assembled, last_layer
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_next import Hint, NextLayer
+from relumine.reconstruct.deep_orientation import turned_by_following
 from relumine.reconstruct.deep_search import Search
 from relumine.reconstruct.network import Network
 
@@ -32,6 +33,7 @@ class _Progress:
     tried: int = 0  # units with which the layer was taken for complete
     count: int = 0  # units that could not be turned the right way around
     unturned: int = 0  # efforts in a row for which that was so
+    nearly: bool = False  # as the last layer it explains all answers but a few
     hint: Hint = field(default_factory=Hint)
 
 
@@ -90,13 +92,15 @@ class Growth:
             network = self._as_last(stage, rows, biases, progress)
             if network is not None:
                 return network
+            if progress.nearly and progress.stuck < 2 * _PATIENCE:
+                continue
             if progress.hint.along is not None or not self._complete(stage, rows, progress):
                 continue
             if len(rows) == progress.tried:
                 if progress.stuck >= self._patience(stage, progress):
                     return None
                 continue
-            turned = stage.back.turned(rows, biases)
+            turned = stage.back.turned(rows, biases) or self._followed(stage, rows, biases)
             if turned is None:
                 progress.unturned = progress.unturned + 1 if len(rows) == progress.count else 0
                 progress.count = len(rows)
@@ -110,6 +114,13 @@ class Growth:
             if not len(stage.layers):  # its coordinates have changed
                 stage = NextLayer(stage.layers, self.search)
         return None
+
+    def _followed(self, stage: NextLayer, rows: Array, biases: Array) -> tuple[Array, Array] | None:
+        """Rows turned the right way around by following deeper boundaries across them, where they are dependent."""
+        if not self.search.precision.beside or len(rows) <= np.linalg.matrix_rank(rows, tol=1e-5):
+            return None
+        with self.meter.phase(f"layer {len(stage.layers) + 1}"):
+            return turned_by_following(stage.layers, rows, biases, self.search)
 
     @staticmethod
     def _patience(stage: NextLayer, progress: _Progress) -> int:
@@ -127,7 +138,9 @@ class Growth:
             if progress.effort:
                 stage.explore(progress.hint, stuck=progress.stuck >= _PATIENCE)
             stage.prove()
-            if progress.effort:
+            if stage.wide and self.search.precision.beside:
+                stage.follow()
+            elif progress.effort:
                 stage.aim(self.leads, bold=progress.stuck >= _PATIENCE - 1)
             stage.update()
         progress.effort += 1
@@ -147,9 +160,14 @@ class Growth:
     def _as_last(self, stage: NextLayer, rows: Array, biases: Array, progress: _Progress) -> Network | None:
         """The network with these units as its last hidden layer, if they explain all answers."""
         book, layers = self.search.book, stage.layers
-        progress.hint.along = None
-        last = last_layer(layers, rows, biases, book, self.search.rng, self.search.precision)
-        if last is None:
+        progress.hint.along, progress.nearly = None, False
+        fit = last_layer(layers, rows, biases, book, self.search.rng, self.search.precision)
+        if fit is None:
+            return None
+        last = fit.last
+        if len(fit.wrong):
+            progress.nearly, progress.hint.suspects = True, fit.wrong
+            stage.witness(fit)
             return None
         term = last.turned().jacobian
         plain = last.plain(10 * self.search.precision.fit) is not None or term.size < last.units

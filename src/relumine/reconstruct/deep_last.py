@@ -1,45 +1,122 @@
 """The last hidden layer: if these units are it, linear least squares explains every answer."""
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.deep_book import Book
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_precision import Precision
+from relumine.reconstruct.deep_units import Sighting
 from relumine.reconstruct.network import Network
-from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.shallow import Shallow, rank_one
 
 # Equations from gradients: derivatives along random directions at every answered point, so many at least, and so many
 # times more equations than unknowns.
 _DIRECTIONS = 3
+# Answers that are not explained are a missing unit's if at least this share is, by so many times more equations than
+# unknowns; so many rounds find which.
+_MOST = 0.8
+_TIMES = 2
+_ROUNDS = 12
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """The last hidden layer and the outputs, and the answered points that they do not explain."""
+
+    last: Shallow
+    wrong: NDArray[np.intp]
 
 
 def last_layer(
     layers: Layers, rows: Array, biases: Array, book: Book, rng: np.random.Generator, precision: Precision
-) -> Shallow | None:
-    """f = W relu(Aφ + b) + Bφ + c by least squares, if that explains all answers; B makes orientations unnecessary."""
-    clear = ~layers.with_layer(rows, biases).explains(book.points, precision.clear)
-    points, values, jacobians = book.points[clear], book.values[clear], book.jacobians[clear]
+) -> Fit | None:
+    """f = W relu(Aφ + b) + Bφ + c by least squares, if that explains all answers, or all but a few.
+
+    B makes orientations unnecessary. A unit that is missing and hardly ever switches spoils only the few answers where
+    it has switched: where it is on, or off, unlike elsewhere.
+    """
+    clear = np.flatnonzero(~layers.with_layer(rows, biases).explains(book.points, precision.clear))
+    system, target = _equations(layers, rows, biases, book, rng, clear)
+    if system.shape[0] * system.shape[1] < system.shape[2]:
+        return None
+    allowed = precision.fit * max(float(np.abs(target).max(initial=0)), 1e-300)
+    found = _least_squares(system, target)
+    good = _misses(system, target, found) <= allowed
+    if not good.all():
+        good = _majority(system, target, found) <= allowed
+        if good.sum() < _MOST * len(good) or good.sum() * system.shape[1] < _TIMES * system.shape[2]:
+            return None
+        found = _least_squares(system[good], target[good])
+        good = _misses(system, target, found) <= allowed
+        if good.sum() < _MOST * len(good):
+            return None
+    return Fit(Shallow(found[len(rows) : -1].T, found[-1], found[: len(rows)], rows, biases), clear[~good])
+
+
+def _equations(
+    layers: Layers, rows: Array, biases: Array, book: Book, rng: np.random.Generator, at: NDArray[np.intp]
+) -> tuple[Array, Array]:
+    """n×e×m and n×e×K: e equations at each of these points, of its value and of derivatives along random directions."""
+    points, values, jacobians = book.points[at], book.values[at], book.jacobians[at]
     features = layers.features(points)
     signals = features @ rows.T + biases
     weight = 1 / (1 + np.linalg.norm(points, axis=1))
     system = np.hstack([np.maximum(signals, 0), features, np.ones((len(features), 1))]) * weight[:, None]
-    target = values * weight[:, None]
     count = max(_DIRECTIONS, int(np.ceil(_DIRECTIONS * system.shape[1] / max(len(points), 1))))
     directions = rng.standard_normal((len(points), points.shape[1], count))  # others at every point
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
     moved = layers.feature_slopes(points) @ directions if len(layers) else directions  # n×h×count
     switched = (rows @ moved) * (signals > 0)[:, :, None]
     slopes = np.concatenate([switched, moved, np.zeros((len(moved), 1, count))], axis=1)
-    system = np.concatenate([system, slopes.transpose(0, 2, 1).reshape(-1, system.shape[1])])
-    sloped = (jacobians @ directions).transpose(0, 2, 1).reshape(-1, target.shape[1])
-    target = np.concatenate([target, sloped])
-    if len(system) < system.shape[1]:
-        return None
-    found = np.linalg.lstsq(system, target, rcond=1e-12)[0]
-    if np.abs(system @ found - target).max() > precision.fit * max(float(np.abs(target).max()), 1e-300):
-        return None
-    return Shallow(found[len(rows) : -1].T, found[-1], found[: len(rows)], rows, biases)
+    target = (values * weight[:, None])[:, None], (jacobians @ directions).transpose(0, 2, 1)
+    return np.concatenate([system[:, None], slopes.transpose(0, 2, 1)], axis=1), np.concatenate(target, axis=1)
+
+
+def _least_squares(system: Array, target: Array) -> Array:
+    flat = system.reshape(-1, system.shape[2]), target.reshape(-1, target.shape[2])
+    return np.asarray(np.linalg.lstsq(*flat, rcond=1e-12)[0], dtype=np.float64)
+
+
+def _misses(system: Array, target: Array, found: Array) -> Array:
+    """n: the largest miss of any equation at each point."""
+    result: Array = np.abs(system @ found - target).max(axis=(1, 2), initial=0)
+    return result
+
+
+def _majority(system: Array, target: Array, found: Array) -> Array:
+    """The misses when the sum of their sizes is least, not of their squares: most are then zero, if that can be."""
+    misses = _misses(system, target, found)
+    for _ in range(_ROUNDS):
+        weight: Array = 1 / np.sqrt(np.maximum(misses, 1e-12 * max(float(misses.max()), 1e-300)))
+        found = _least_squares(system * weight[:, None, None], target * weight[:, None, None])
+        misses = _misses(system, target, found)
+    return misses
+
+
+def hidden_switches(layers: Layers, fit: Fit, book: Book, gradients: Array, tolerance: float) -> list[Sighting]:
+    """What the fit leaves of the gradient (by the features, n×K×h) where it is wrong: w ⊗ row of a missing unit.
+
+    No kink needs to be crossed for these sightings. With one output two units may be mixed; such do not return.
+    """
+    points, last = book.points[fit.wrong], fit.last
+    features, on = layers.features(points), layers.on(points)
+    rest = (gradients - last.jacobians(features)) * on[:, None, :]
+    values = book.values[fit.wrong] - last.values(features)
+    found = []
+    for i, jump in enumerate(rest):
+        output, row = rank_one(jump)
+        size = float(np.linalg.norm(row))
+        miss = float(np.linalg.norm(jump - np.outer(output, row)))
+        if size == 0 or miss > tolerance * float(np.linalg.norm(jump)):
+            continue
+        row, output = row / size, output * size
+        bias = float(output @ values[i] / (output @ output) - row @ features[i])
+        found.append(Sighting(row, on[i], bias, -1, -1 - int(fit.wrong[i]), points[i]))
+    return found
 
 
 def assembled(layers: Layers, last: Shallow, book: Book, offer: Offer, tolerance: float) -> Network:

@@ -7,11 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.deep_cells import JUST_ON, Cell, cell_around, views
+from relumine.reconstruct.deep_cells import FURTHER, JUST_ON, Cell, cell_around, views
+from relumine.reconstruct.deep_follow import REACH, Follower
+from relumine.reconstruct.deep_last import Fit, hidden_switches
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_pullback import PulledBack
 from relumine.reconstruct.deep_search import Search
-from relumine.reconstruct.deep_units import Unit, crossings, gather, sightings
+from relumine.reconstruct.deep_units import Sighting, Unit, crossings, gather, sightings
+from relumine.reconstruct.deep_walk import walk
 
 # A unit of the next layer shows wherever it is crossed; this leaves room for kinks that were too close to tell apart.
 _SHOWS = 0.75
@@ -25,6 +28,8 @@ _OTHERS = 20
 _BOLD = 12
 # So many regions next to where a unit was seen are tried for a place to see it again.
 _NEIGHBOURS = 12
+# A boundary is followed from so many of the places where it was seen.
+_STARTS = 12
 # So many times a unit is aimed at.
 _PATIENCE = 4
 
@@ -47,11 +52,18 @@ class NextLayer:
         self.back = PulledBack(layers, search.book, search.precision)
         self.units: list[Unit] = []
         self._seen = 0
+        self._witnessed: set[tuple[int, int]] = set()
+        self._followed: set[int] = set()
         self._explored = 0
         self._bounds = search.offer.box or (-_REACH, _REACH)
         self._views = views(layers, self._bounds, search.rng) if len(layers) else []
         # Regions of all layers but the last are wider, and many features of the one before it are on there as well.
         self._wide = views(layers.below, self._bounds, search.rng) if len(layers) > 1 else []
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are more features than inputs, so that a normal cannot be pulled back."""
+        return len(self.layers) > 0 and self.layers.widths[-1] > self.search.book.points.shape[1]
 
     # -- what is known
 
@@ -63,6 +75,15 @@ class NextLayer:
             self.units = gather(self.units, new, self.same)
             self._seen += len(steps.left)
 
+    def witness(self, fit: Fit) -> None:
+        """Take note of what answers show that all units but a missing one explain, as the last layer's."""
+        news = np.array([i for i in fit.wrong if (int(i), fit.last.units) not in self._witnessed], dtype=np.intp)
+        self._witnessed |= {(int(i), fit.last.units) for i in news}
+        places, gradients = self.back.trusted(news)
+        if len(places):
+            found = hidden_switches(self.layers, Fit(fit.last, places), self.search.book, gradients, self.same)
+            self.units = gather(self.units, found, self.same)
+
     @property
     def numbers(self) -> int:
         """How many numbers are known of the rows of units that were seen on several lines."""
@@ -71,14 +92,19 @@ class NextLayer:
     def proved(self) -> tuple[Array, Array]:
         """Rows and biases of the units that are complete and were seen wherever they had to show, twice at least.
 
-        A deeper unit that passes for one of this layer depends linearly on true ones, which are seen more often.
+        A deeper unit that passes for one of this layer depends linearly on true ones, which fail to show less often.
         """
         self.update()
         rows, biases = self._complete()
+        chosen, _ = _independent(rows, self._sure(rows, biases))
+        return rows[chosen], biases[chosen]
+
+    def _sure(self, rows: Array, biases: Array) -> NDArray[np.intp]:
+        """Which units showed often enough, the surest first."""
         crossed, shown = self._crossings(rows, biases)
         sure = np.flatnonzero((shown >= 2) & (shown >= _SHOWS * crossed))
-        chosen = _independent(rows, sure[np.argsort(-shown[sure], kind="stable")])
-        return rows[chosen], biases[chosen]
+        # As surely as a unit shows that failed to do so once more (cf. Laplace): much evidence counts, and failures do.
+        return sure[np.argsort(-(shown[sure] + 1) / (crossed[sure] + 2), kind="stable")]
 
     def _complete(self) -> tuple[Array, Array]:
         planes = [unit.plane for unit in self.units if unit.complete]
@@ -86,7 +112,7 @@ class NextLayer:
         return np.array([row for row, _ in planes]).reshape(-1, width), np.array([bias for _, bias in planes])
 
     def _crossings(self, rows: Array, biases: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        return crossings(self.layers, self.search.book, rows, biases, 10 * self.same)
+        return crossings(self.layers, self.search.book, rows, biases, self.search.precision)
 
     # -- asking
 
@@ -149,6 +175,33 @@ class NextLayer:
             crossed, shown = self._crossings(row[None], np.array([bias]))
             if crossed[0] <= 2 and _SHOWS * crossed[0] <= shown[0] < 2:
                 self._across(unit)
+        rows, biases = self._complete()
+        _, contested = _independent(rows, self._sure(rows, biases))
+        for i in contested if complete else []:
+            if complete[i].contested < _PATIENCE:
+                complete[i].contested += 1
+                self._across(complete[i])
+
+    def follow(self) -> None:
+        """Follow boundaries that no unit explains yet, in a region with more features than inputs."""
+        self.update()
+        follower = Follower(self.layers, self.search)
+        for _ in range(_BOLD):
+            kinks, steps = self.search.book.kinks()
+            at = np.flatnonzero(steps.kinked)
+            at = at[~self.layers.with_layer(*self._complete()).explains(kinks[at], self.search.precision.kink)]
+            at = np.setdiff1d(at, np.array(sorted(self._followed), dtype=np.intp))
+            at = at[np.abs(kinks[at]).max(axis=1, initial=0) < REACH]
+            if not len(at):
+                return
+            i = int(self.search.rng.choice(at))
+            self._followed.add(i)
+            boundary = follower.boundary(kinks[i], steps.normals[i])
+            if follower.follow(boundary):
+                row = boundary.weights / np.linalg.norm(boundary.weights)
+                bias = -float(row @ self.layers.features(boundary.point[None])[0])
+                seen = Sighting(row, boundary.known, bias, i, -1 - i, boundary.point)
+                self.units = gather(self.units, [seen], self.same)
 
     def aim(self, leads: set[int], bold: bool) -> None:
         """See units whose row is not known on every feature where the missing features are just on.
@@ -170,34 +223,56 @@ class NextLayer:
             unknown = cell.on & ~unit.shown
             point = cell.inside(self.search.rng, on_plane=unit.plane, small=unknown if unknown.any() else None)
             if point is not None:
-                normal = unit.plane[0] @ cell.slope
-                # What is not known of the row moves the boundary a little.
-                normal *= (_ACROSS + 4 * JUST_ON * unknown.sum()) / np.linalg.norm(normal)
-                return self.search.stretch(point - normal, point + normal)
+                return self._stretch_at(unit, point, cell.slope, int(unknown.sum()))
+        return not unit.complete and self._walk(unit)
+
+    def _stretch_at(self, unit: Unit, point: Array, slope: Array, unknown: int) -> bool:
+        """A short stretch across the unit's boundary at this point of it, where so many features are not known."""
+        normal = unit.plane[0] @ slope
+        # What is not known of the row moves the boundary a little.
+        normal *= (_ACROSS + 4 * JUST_ON * unknown) / np.linalg.norm(normal)
+        return self.search.stretch(point - normal, point + normal)
+
+    def _walk(self, unit: Unit) -> bool:
+        """The same where the boundary leads, from region to region; False if it was not found to lead anywhere new."""
+        rng = self.search.rng
+        starts = np.array([one.point for one, _ in unit.seen])
+        starts = starts[rng.permutation(len(starts))[:_STARTS]]
+        reach = FURTHER * self._bounds[1]
+        for feature in rng.permutation(np.flatnonzero(~unit.shown)):
+            for spread in (0.0, 1.0):
+                blurred = starts + spread * rng.standard_normal(starts.shape)
+                points = walk(self.layers, unit.plane, unit.shown, int(feature), blurred, reach)
+                if len(points):
+                    return self._stretch_at(unit, points[0], self.layers.feature_slopes(points[:1])[0], 1)
         return False
 
     def _places(self, unit: Unit) -> Iterator[Cell]:
         """Regions in which the unit may show something new: those that show much, then neighbours of where it was."""
+        rng = self.search.rng
         if unit.complete:
-            yield from self._views
+            yield from (self._views[i] for i in rng.permutation(len(self._views)))
             return
         new = [cell for cell in self._views if np.any(cell.on & ~unit.shown)]
         yield from sorted(new, key=lambda cell: -int((cell.on & ~unit.shown).sum()))
-        rng = self.search.rng
         for feature in rng.permutation(np.flatnonzero(~unit.shown))[:_NEIGHBOURS]:
             one, _ = unit.seen[int(rng.integers(len(unit.seen)))]
             yield cell_around(self.layers, one.point, self._bounds, flip=int(feature))
 
 
-def _independent(rows: Array, order: NDArray[np.intp]) -> list[int]:
-    """Those of the rows, in this order, that do not depend on the ones before; all if there are more than can be so."""
+def _independent(rows: Array, order: NDArray[np.intp]) -> tuple[list[int], list[int]]:
+    """Those of the rows, in this order, that do not depend on the ones before; and those that take part in dependences.
+
+    If there are more than can be independent all are taken, and none is contested.
+    """
     if len(order) > rows.shape[1]:
-        return [int(i) for i in order]
+        return [int(i) for i in order], []
     chosen: list[int] = []
-    basis = np.empty((0, rows.shape[1]))
+    contested: set[int] = set()
     for i in order:
-        rest = rows[i] - basis.T @ (basis @ rows[i])
-        if np.linalg.norm(rest) > 1e-5:
-            basis = np.vstack([basis, rest / np.linalg.norm(rest)])
+        factors = np.linalg.lstsq(rows[chosen].T, rows[i], rcond=None)[0] if chosen else np.empty(0)
+        if np.linalg.norm(rows[i] - factors @ rows[chosen]) > 1e-5:
             chosen.append(int(i))
-    return chosen
+        else:
+            contested |= {int(i), *(chosen[j] for j in np.flatnonzero(np.abs(factors) > 1e-5))}
+    return chosen, sorted(contested)

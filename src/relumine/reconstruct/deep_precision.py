@@ -17,6 +17,8 @@ class Precision:
     clear:    points closer than this to a known boundary may lie on either side, relative to their size
     fit:      the last layer explains answers to this
     compared: fresh points agree to this
+    beside:   a boundary is looked for again this far from a corner, relative to its size; 0 where that is too close
+    halvings: so often can the way to a wrong point be halved before what is left of it is lost in rounding
     """
 
     same: float
@@ -24,10 +26,12 @@ class Precision:
     clear: float
     fit: float
     compared: float
+    beside: float
+    halvings: int
 
 
-_DOUBLE = Precision(same=1e-6, kink=1e-8, clear=1e-9, fit=1e-7, compared=1e-9)
-_SINGLE = Precision(same=5e-4, kink=2e-5, clear=2e-5, fit=1e-3, compared=3e-4)
+_DOUBLE = Precision(same=1e-6, kink=1e-8, clear=1e-9, fit=1e-7, compared=1e-9, beside=1e-6, halvings=12)
+_SINGLE = Precision(same=5e-4, kink=2e-5, clear=1e-4, fit=1e-3, compared=3e-4, beside=0, halvings=5)
 
 
 def precision_for(noise: Noise) -> Precision:

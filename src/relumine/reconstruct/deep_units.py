@@ -76,6 +76,7 @@ class Unit:
     bias: float
     seen: list[tuple[Sighting, float]] = field(default_factory=list)
     aimed: int = 0  # how often in vain
+    contested: int = 0  # how often it was seen again because it depends on other units
 
     @property
     def complete(self) -> bool:
@@ -157,7 +158,7 @@ def _factors(units: list[Unit], row: Array, shown: Mask, bias: float, tolerance:
 
 
 def crossings(
-    layers: Layers, book: Book, rows: Array, biases: Array, tolerance: float
+    layers: Layers, book: Book, rows: Array, biases: Array, precision: Precision
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """For each unit: at how many steps it changes sides and must show, and at how many of these it does.
 
@@ -167,13 +168,11 @@ def crossings(
     steps = book.steps()
     signals = layers.features(book.points) @ rows.T + biases
     left, right = signals[steps.left], signals[steps.right]
-    crossed = left * right < 0
-    share = left / np.where(crossed, left - right, 1.0)
-    # Steps may be so short that rounding moves a share.
-    lengths = np.linalg.norm(book.points[steps.right] - book.points[steps.left], axis=1)
-    sizes = 1 + np.linalg.norm(book.points[steps.left], axis=1)
-    allowed = tolerance * np.maximum(1.0, 1e-3 * sizes / np.maximum(lengths, 1e-300))
-    shown = crossed & (np.abs(share - steps.share[:, None]) <= allowed[:, None])
+    # Steps across a kink may be so short that rounding moves a boundary past either end: that is no crossing.
+    close = (precision.kink * (1 + np.linalg.norm(book.points[steps.left], axis=1)))[:, None]
+    crossed = (left * right < 0) & (np.minimum(np.abs(left), np.abs(right)) > close)
+    at_kink = np.abs(left + steps.share[:, None] * (right - left))
+    shown = (at_kink <= close) | (crossed & (at_kink <= 10 * precision.same * np.abs(right - left)))
     alive = np.abs(book.jacobians).max(axis=(1, 2), initial=0) > 0
     must_show = (alive[steps.left] & alive[steps.right])[:, None]
     return (shown | (crossed & must_show)).sum(axis=0), shown.sum(axis=0)
