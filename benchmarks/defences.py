@@ -8,6 +8,7 @@ One row per case in results/defences-DATA.jsonl, as it is done; cases that are t
 """
 
 import argparse
+import hashlib
 import json
 import sys
 import time
@@ -21,17 +22,20 @@ import numpy as np
 
 import relumine as rl
 from relumine import zoo
+from relumine.audit.asking import Questions, ask
 from relumine.audit.attacks import Attack, attacks_for
 from relumine.audit.defence_grid import Family, families
+from relumine.audit.knowledge import knowledge_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.usefulness import usefulness
 from relumine.defend import parse
-from relumine.reconstruct.result import Clone
+from relumine.reconstruct.result import Clone, Reconstruction
 from relumine.study.trial import provenance
 
 Row = dict[str, Any]
 
 RESULTS = Path(__file__).parents[1] / "results"
+PAGE = Path(__file__).parents[1] / "docs" / "defence-results.md"
 OPTIONS = {"digits": {"hidden": 32}, "mnist": {}}
 BUDGETS = (10, 100, 1000)
 EXACT_BUDGET = 20_000
@@ -54,6 +58,7 @@ class Bench:
         self.gaussian = np.random.default_rng(1807).standard_normal((2000, self.test.shape[1]))
         self.gaussian_classes = self.plain(self.gaussian, gradients=False).values.argmax(1)
         self.path = RESULTS / f"defences-{data}.jsonl"
+        self.twins: dict[str | None, Reconstruction] = {}
         self.done = {key(row) for row in read(self.path)}
 
     def shown(self, level: str, words: str, seed: int) -> rl.Oracle:
@@ -70,29 +75,31 @@ class Bench:
             for seed in range(SEEDS)
             for family, words in grid
             for attack in self.attacks(family.level, words)
-            for budget in ((EXACT_BUDGET,) if attack.exact else BUDGETS)
+            for budget in _budgets(attack)
         ]
         return iter(sorted(everything, key=lambda case: _slowness(case[2], case[1])))
 
     def attacks(self, level: str, words: str) -> list[Attack]:
-        """All, but for students of values that no defence has touched: those of the undefended target are the same."""
+        """All, but for those that ask for values alone where maps are shown too: the levels without maps have them."""
         chain = parse(words) if words else None
         found = attacks_for(level, self.shown(level, words, 0).offer, chain, self.deviation)
-        explained = {attack.name for attack in found} & {"learned"}
-        return [
-            attack
-            for attack in found
-            if not attack.name.endswith("convolutional") and not (words and explained and attack.name == "membership")
-        ]
+        if level == "gradients":
+            found = tuple(attack for attack in found if attack.name not in ("exact, from values", "membership"))
+        return [attack for attack in found if not attack.name.endswith("convolutional")]
 
     def run(self, family: Family, words: str, attack: Attack, budget: int, seed: int) -> Row:
         started = time.perf_counter()
         meter = rl.Metered(self.shown(family.level, words, seed), budget=budget)
+        answers = None if attack.exact else self.answers(family.level, words, budget, seed, attack)
+        twin = self.twins.get(answers)
         error = None
         try:
-            result = attack(meter, budget, seed, self.split.pool, self.split.shape)
+            result = twin or attack(meter, budget, seed, self.split.pool, self.split.shape)
         except rl.RelumineError as raised:  # a row too
             result, error = None, f"{type(raised).__name__}: {raised}"
+        if answers is not None and result is not None:
+            self.twins[answers] = result
+        spent = meter.spent if result is None else result.spent
         return {
             "data": self.data,
             "family": family.title,
@@ -105,12 +112,24 @@ class Bench:
             "outcome": "FAILED" if result is None else result.outcome.name,
             "remark": "" if result is None else result.evidence.remark,
             "error": error,
-            "value_queries": meter.spent.value_queries,
-            "gradient_queries": meter.spent.gradient_queries,
-            "floats": meter.spent.floats,
+            "value_queries": spent.value_queries,
+            "gradient_queries": spent.gradient_queries,
+            "floats": spent.floats,
             **self.measures(None if result is None else result.clone),
             **asdict(provenance(time.perf_counter() - started)),
         }
+
+    def answers(self, level: str, words: str, budget: int, seed: int, attack: Attack) -> str:
+        """What a student is taught, in short: where a defence changes none of it, the student is the same one."""
+        oracle = rl.Metered(self.shown(level, words, seed), budget=budget)
+        questions = Questions(oracle.offer, self.split.pool, np.random.default_rng(seed))
+        maps = attack.name.startswith("learned")
+        asked = ask(oracle, budget, questions, gradients=maps)
+        known = knowledge_of(level, parse(words) if words else None, self.deviation)
+        taught = [asked.rows.tobytes(), asked.answer.values.tobytes()]
+        taught += [asked.answer.jacobians.tobytes()] if maps else []
+        said = repr((attack.name, oracle.offer.values, oracle.offer.gradients, known.shown(), known.explanation()))
+        return hashlib.sha256(b"".join([*taught, said.encode()])).hexdigest()
 
     def measures(self, clone: Clone | None) -> Row:
         if clone is None:
@@ -149,6 +168,12 @@ class Bench:
         print(*key(row), *told, flush=True)
 
 
+def _budgets(attack: Attack) -> tuple[int, ...]:
+    if attack.exact:
+        return (EXACT_BUDGET,)
+    return BUDGETS[-1:] if attack.name == "learned, averaged" else BUDGETS
+
+
 def _slowness(attack: Attack, words: str) -> int:
     coarse = "round" in words or "noise" in words
     return (2 if coarse else 0) if attack.exact else 1
@@ -162,11 +187,31 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def main() -> None:
+def write_page(*, check: bool) -> int:
+    """Write the page, or say whether it is what the rows say."""
+    from defences_page import page
+
+    found = {data: read(RESULTS / f"defences-{data}.jsonl") for data in OPTIONS}
+    text = page({data: rows for data, rows in found.items() if rows})
+    if not check:
+        PAGE.write_text(text)
+    elif PAGE.read_text() != text:
+        print(f"{PAGE} is not what the rows say; write it with --page")
+        return 1
+    return 0
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="*", choices=[*OPTIONS])
-    for data in parser.parse_args().data:
+    parser.add_argument("data", nargs="*", help=", ".join(OPTIONS))
+    parser.add_argument("--page", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    said = parser.parse_args()
+    if not {*said.data} <= {*OPTIONS}:
+        parser.error(f"expected {' or '.join(OPTIONS)}, got {', '.join(said.data)}")
+    for data in said.data:
         Bench(data).go()
+    return write_page(check=said.check) if said.page or said.check else 0
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ _BESIDE = {"float64": 1e-6, "float32": 1e-4}
 _AGAIN = 10
 # Students: units of the hidden layer by the number of inputs; how long they learn.
 _HIDDEN = {100: 128, 10**9: 256}
-_STEPS = 300
-_RATES = (0.06, 0.015, 0.004)
+_STEPS = 200
+_BATCH = 64
+_RATES = (0.12, 0.03, 0.008)
 _SMALLEST_IMAGE = 12
 _NUMBERS = ("real", "logits", "probabilities")
 
@@ -158,8 +159,9 @@ def _sentence(what: str, ways: Sequence[str]) -> str:
 
 
 def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
-    # Several layers cannot be told apart in answers with few digits.
-    asker: Reconstructor = _InTurn((Linear(), TwoLayer())) if known.coarse else Auto()
+    # Several layers cannot be told apart in answers with few digits, and smoothing leaves few.
+    few = known.coarse or known.smoothing is not None
+    asker: Reconstructor = _InTurn((Linear(), TwoLayer())) if few else Auto()
 
     def method(at: Situation) -> Reconstruction:
         return _behind(asker, at, known, known.recipe)
@@ -283,6 +285,7 @@ def _student_of(at: Situation, asked: Asked, known: Knowledge, loss: "Loss", *, 
             explanation=explanation,
             shown=known.shown(),
             steps=_STEPS,
+            batch=_BATCH,
             learning_rate=rate,
         )
         try:

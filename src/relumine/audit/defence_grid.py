@@ -45,7 +45,7 @@ def families(offer: Offer, deviation: float) -> tuple[Family, ...]:
         "PRADA": ("prada:0.8", "prada:0.9", "prada:0.95"),
     }
     of_probabilities = {
-        "nothing, probabilities": ("",),
+        "no explanation, probabilities": ("",),
         "rounded probabilities": ("round:4", "round:2", "round:1"),
         "noisy probabilities": ("noise:0.01", "noise:0.1", "noise:0.3"),
         "high confidence": ("high-confidence:0.1", "high-confidence:0.25", "high-confidence:0.5"),
@@ -54,5 +54,6 @@ def families(offer: Offer, deviation: float) -> tuple[Family, ...]:
     return (
         *(Family(title, "gradients", words) for title, words in of_gradients.items()),
         *(Family(title, "probabilities", words) for title, words in of_probabilities.items()),
-        Family("label only", "label", ("",)),
+        Family("no explanation, logits", "logits", ("", "round:4", "round:2")),
+        Family("no explanation, label only", "label", ("",)),
     )

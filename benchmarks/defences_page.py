@@ -1,0 +1,284 @@
+"""docs/defence-results.md, from the rows of benchmarks/defences.py. Every sentence with a number is made of rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+Row = dict[str, Any]
+
+BUDGETS = (10, 100, 1000)
+# A clone that agrees this often is called close.
+CLOSE = 0.95
+# The attacks that ask for explanations are held against these, which do not.
+BASELINES = ("no explanation, logits", "no explanation, probabilities", "no explanation, label only")
+TITLES = {"digits": "Digits: 64-32-10", "mnist": "MNIST: 784-256-10"}
+
+HEAD = """\
+# What defences change
+
+A defence was put in front of a trained two-layer network, and the network was reconstructed all the same: exactly,
+and by a student that learns from the answers. The tables say how that went, and what the defended explanation was
+still worth to an honest reader.
+
+Made by `OMP_NUM_THREADS=1 python benchmarks/defences.py digits`, the same with `mnist` (and `RELUMINE_DATA`), and
+`python benchmarks/defences.py --page` from the rows in [../results](../results); `--check` says whether this page
+is what the rows say. {provenance}
+
+## How to read it
+
+- **The attacker knows the defence** and its settings, and has inputs like those of the owner's users, none of them
+  the target's training data. What the attacks make of each defence is in `relumine.audit.knowledge`; all defences
+  are described in [defences.md](defences.md).
+- **exact**: `RECOVERED` means that the clone equals the target on all compared fresh points, within what the
+  answers' precision allows. Given are the seeds in which that happened and the mean number of queries (values and
+  gradients together, verification included), at most {exact_budget:,}. Where it did not happen, the last outcome
+  and the mean agreement of the unproved clone. *adapted*: averaging, neighbours, signs and scale found by values,
+  far away, inside a box, hidden among other questions. A dash: no exact attack of ours fits.
+- **student**: agreement of its class with the target's on test inputs, mean (lowest–highest seed) at so many
+  queries. Of several students the best mean is shown; *averaged* marks one that asked each question ten times.
+  Students have {hidden} and learn for 200 steps: better ones can be trained.
+- **explanation**: what its reader keeps of the undefended map on 40 test inputs: rank correlation, overlap of the
+  most important tenth, and the advantage over a random order in deletion / insertion (1: all of it).
+- **first close**: the fewest queries tried with which an attack reached a mean agreement of {close:.0%}, and which
+  attack it was.
+- {seeds}
+"""
+
+LIMITS = """\
+## What this does not say
+
+- That nothing got through here means: not reconstructed by these attacks within so many queries. It does not mean
+  safe.
+- Both targets are small networks of one hidden layer, the class that exact reconstruction is best at. Deeper and
+  convolutional targets have not been put behind this grid.
+- The attacker's inputs are of the same kind as the target's data. Without such inputs students do worse; exact
+  attacks need none.
+- Strengths go in decades and powers of two and were not searched for; where between two of them a defence begins to
+  hold is not known.
+- The settings of students and of the attacks were tried out on the digits network, with two seeds, by agreement on
+  its test inputs.
+- Usefulness is measured on the model's own terms. What people make of a map is another question.
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    """All rows of one defence at one level."""
+
+    family: str
+    level: str
+    defence: str
+    rows: tuple[Row, ...]
+
+    @property
+    def name(self) -> str:
+        return f"`{self.defence}`" if self.defence else "–"
+
+    @property
+    def exact(self) -> dict[str, list[Row]]:
+        return _by_attack(row for row in self.rows if row["attack"] and row["exact"])
+
+    @property
+    def learned(self) -> dict[str, list[Row]]:
+        return _by_attack(row for row in self.rows if row["attack"] and not row["exact"])
+
+    @property
+    def usefulness(self) -> Mapping[str, float] | None:
+        return next((row["usefulness"] for row in self.rows if not row["attack"]), None)
+
+    def recovered(self) -> bool:
+        """Whether an exact attack ended well with every seed."""
+        return any(all(row["outcome"] == "RECOVERED" for row in rows) for rows in self.exact.values())
+
+    def student(self, budget: int) -> tuple[str, list[float]] | None:
+        """The attack whose students did best at a budget, and their agreements."""
+        found = {
+            attack: [row["agreement"] for row in rows if row["budget"] == budget and row["agreement"] is not None]
+            for attack, rows in self.learned.items()
+        }
+        return max(
+            ((attack, each) for attack, each in found.items() if each), key=lambda one: mean(one[1]), default=None
+        )
+
+    def first_close(self) -> tuple[float, str] | None:
+        """The fewest queries that gave a close clone, and who asked them."""
+        found = []
+        for attack, rows in [*self.exact.items(), *self.learned.items()]:
+            for budget in {row["budget"] for row in rows}:
+                some = [row for row in rows if row["budget"] == budget]
+                if mean(row["agreement"] or 0.0 for row in some) >= CLOSE:
+                    found.append((mean(_queries(row) for row in some), attack))
+        return min(found, default=None)
+
+    def complete(self) -> bool:
+        """Whether every budget of students was measured."""
+        return all(self.student(budget) is not None for budget in BUDGETS)
+
+
+def page(rows: Mapping[str, Sequence[Row]]) -> str:
+    """The whole page, from the rows of each dataset."""
+    everything = [row for each in rows.values() for row in each if row["attack"]]
+    parts = [HEAD.format(**_facts(everything))]
+    for data, each in rows.items():
+        cases = _cases(each)
+        parts.append("\n".join([f"## {TITLES[data]}", "", *_found(cases), "", *_tables(cases)]))
+    return "\n".join([*parts, LIMITS]).rstrip() + "\n"
+
+
+def _facts(rows: Sequence[Row]) -> dict[str, Any]:
+    versions = sorted({", ".join(f"{name} {number}" for name, number in row["versions"].items()) for row in rows})
+    commits = sorted({(row["commit"] or "").removesuffix("-dirty")[:7] for row in rows} - {""})
+    minutes = sum(row["seconds"] for row in rows) / 60
+    seeds = len({row["seed"] for row in rows})
+    return {
+        "provenance": (
+            f"{len(rows):,} reconstructions, {minutes:.0f} minutes on a machine shared with other work; "
+            f"{'; '.join(versions)}; commits {', '.join(commits)}, with work on top."
+        ),
+        "exact_budget": max(row["budget"] for row in rows if row["exact"]),
+        "close": CLOSE,
+        "hidden": "128 hidden units (MNIST: 256)",
+        "seeds": (
+            f"Seeds: {seeds} for the attack, its inputs and the defence's noise; the target is one and the same. "
+            "Cells with fewer say so in brackets: (n = 1)."
+        ),
+    }
+
+
+def _cases(rows: Sequence[Row]) -> list[Case]:
+    keys = dict.fromkeys((row["family"], row["level"], row["defence"]) for row in rows)
+    return [
+        Case(*key, tuple(row for row in rows if (row["family"], row["level"], row["defence"]) == key)) for key in keys
+    ]
+
+
+def _by_attack(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(row["attack"], []).append(row)
+    return groups
+
+
+def _queries(row: Row) -> int:
+    return int(row["value_queries"] + row["gradient_queries"])
+
+
+# -- what was found, in words
+
+
+def _found(cases: Sequence[Case]) -> list[str]:
+    defended = [case for case in cases if case.defence and case.complete()]
+    exact = [case for case in defended if case.recovered()]
+    close = [case for case in defended if not case.recovered() and case.first_close()]
+    held = [case for case in defended if not case.recovered() and not case.first_close()]
+    return [
+        f"Of {len(defended)} defended versions,",
+        "",
+        f"- **{len(exact)} were recovered exactly** with every seed: {_listed(exact)}.",
+        f"- **{len(close)} were not, but a clone agreed on {CLOSE:.0%}** of the test inputs within the queries tried: "
+        f"{_listed(close)}.",
+        f"- **{len(held)} kept every clone below {CLOSE:.0%}**: {_listed(held)}.",
+        *_gained(cases),
+    ]
+
+
+def _listed(cases: Sequence[Case]) -> str:
+    return (
+        ", ".join(f"{case.name}{'' if case.level == 'gradients' else f' ({case.level})'}" for case in cases) or "none"
+    )
+
+
+def _gained(cases: Sequence[Case]) -> list[str]:
+    """What defended maps add to what the values beside them give away."""
+    plain = next((case for case in cases if case.family == BASELINES[0] and not case.defence), None)
+    base = None if plain is None else plain.student(BUDGETS[0])
+    if base is None:
+        return []
+    level = mean(base[1])
+    students = {
+        case.defence: mean(found[1])
+        for case in cases
+        if case.level == "gradients" and case.defence and (found := case.student(BUDGETS[0]))
+    }
+    no_better = [words for words, agreement in students.items() if agreement <= level]
+    return [
+        f"- After {BUDGETS[0]} queries a student of logits alone agrees on {level:.0%}. Behind "
+        f"{len(students) - len(no_better)} of {len(students)} defences "
+        "of explanations a student with explanations does better; behind "
+        f"{', '.join(f'`{words}`' for words in no_better) or 'none'} it does not."
+    ]
+
+
+# -- tables
+
+
+def _tables(cases: Sequence[Case]) -> list[str]:
+    header = (
+        "defence",
+        "exact",
+        *(f"student, {budget:,}" for budget in BUDGETS),
+        "explanation: ranks, top tenth, deletion / insertion",
+        "first close",
+    )
+    lines: list[str] = []
+    for family in dict.fromkeys(case.family for case in cases):
+        rows = [_line(case) for case in cases if case.family == family]
+        lines += [f"**{family[0].upper()}{family[1:]}**", "", *_table(header, rows), ""]
+    return lines
+
+
+def _line(case: Case) -> tuple[str, ...]:
+    return (
+        case.name,
+        "; ".join(_exact(attack, rows) for attack, rows in case.exact.items()) or "–",
+        *(_student(case, budget) for budget in BUDGETS),
+        _worth(case.usefulness),
+        _first(case),
+    )
+
+
+def _exact(attack: str, rows: Sequence[Row]) -> str:
+    way = attack.removeprefix("exact").removeprefix(", ")
+    good = [row for row in rows if row["outcome"] == "RECOVERED"]
+    if good:
+        told = f"{len(good)} of {len(rows)}, {mean(map(_queries, good)):,.0f} queries"
+    else:
+        agreements = [row["agreement"] for row in rows if row["agreement"] is not None]
+        told = f"0 of {len(rows)}, {rows[-1]['outcome']}" + (f", {_share(mean(agreements))}" if agreements else "")
+    return f"{told} ({way})" if way else told
+
+
+def _student(case: Case, budget: int) -> str:
+    found = case.student(budget)
+    if found is None:
+        return "–"
+    attack, agreements = found
+    marks = ["averaged"] if attack.endswith("averaged") else []
+    marks += [f"n = {len(agreements)}"] if len(agreements) < 3 else []
+    spread = "" if len(agreements) == 1 else f" ({100 * min(agreements):.0f}–{100 * max(agreements):.0f})"
+    return f"{_share(mean(agreements))}{spread}" + (f" ({', '.join(marks)})" if marks else "")
+
+
+def _worth(found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return "none"
+    ranks, top, *both = (f"{found[name]:.2f}" for name in ("rank_correlation", "top_overlap", "deletion", "insertion"))
+    return f"{ranks}, {top}, {' / '.join(both)}"
+
+
+def _first(case: Case) -> str:
+    found = case.first_close()
+    if found is None:
+        return "not within the queries tried" if case.complete() else "–"
+    queries, attack = found
+    return f"{queries:,.0f}: {attack}"
+
+
+def _share(number: float) -> str:
+    return f"{100 * number:.1f} %"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    marked = ["|".join(("", *(f" {cell} " for cell in row), "")) for row in (header, *rows)]
+    return [marked[0], "|" + "---|" * len(header), *marked[1:]]
