@@ -91,15 +91,15 @@ def test_a_constant_target_is_told_by_what_a_constant_guess_agrees_with():
 
 
 @pytest.mark.parametrize("outputs", [1, 4])
-@pytest.mark.parametrize(("kind", "gap"), [("probabilities", 1e-12), ("label", 0)])
+@pytest.mark.parametrize(("kind", "gap"), [("probabilities", 1e-12), ("log-probabilities", 1e-12), ("label", 0)])
 def test_a_clone_that_saw_less_is_held_against_what_it_saw(outputs, kind, gap):
     target = problem(6, 5, outputs, seed=2, values="logits")
     shown = replace(target, values="probabilities").predict
 
     def predict(x):
         probabilities = shown(x)
-        if kind == "probabilities":
-            return probabilities
+        if kind != "label":
+            return np.log(probabilities) if kind == "log-probabilities" else probabilities
         return (probabilities > 0.5) * 1.0 if outputs == 1 else np.eye(outputs)[probabilities.argmax(1)]
 
     clone = clone_like(predict, kind)

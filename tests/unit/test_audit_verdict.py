@@ -72,6 +72,11 @@ def test_levels_that_were_tried_less_are_not_covered_by_those_tried_more():
     assert "within 10 to 1,000 queries, depending on what is shown" in said
 
 
+def test_a_copy_that_is_no_better_than_guessing_is_called_so():
+    said = verdict(learned(0.4, 100), majority=0.567)
+    assert "40 % of the test inputs, which is no better than always answering the most frequent class (56.7 %)" in said
+
+
 def test_no_copy_at_all():
     ended = [record(None, 100, seed, outcome="BUDGET_EXHAUSTED") for seed in range(3)]
     assert verdict(ended) == "Not reconstructed by these attacks within 100 queries: no copy was made."

@@ -31,6 +31,9 @@ CLOSE = 0.1
 # Which kind of values says less than which.
 _COARSENESS: dict[str, int] = {"real": 0, "logits": 0, "log-probabilities": 1, "probabilities": 1, "label": 2}
 
+# Where a single output says neither class; 0.5 where it is a probability.
+_EVEN = {"logits": 0.0, "log-probabilities": float(np.log(0.5))}
+
 
 @dataclass(frozen=True, eq=False)
 class Compared:
@@ -71,7 +74,7 @@ class Compared:
         """The largest difference, relative to the target's largest value; in the coarser of the two kinds."""
         known = np.isfinite(guesses).all(axis=1)
         kind = self._kind_of_guesses(kind)
-        coarser = max(kind, self.kind, key=_COARSENESS.__getitem__)
+        coarser = max(kind, self.kind, key=_COARSENESS.__getitem__).removeprefix("log-")
         theirs, ours = _as_kind(self.values[known], self.kind, coarser), _as_kind(guesses[known], kind, coarser)
         largest, gap = np.abs(theirs).max(initial=0), np.abs(theirs - ours).max(initial=0)
         return float(gap / largest) if largest > 0 else float(gap)
@@ -214,7 +217,7 @@ def classes_of(values: Array, kind: str) -> Classes | None:
         return largest
     if kind == "real":
         return None
-    return (values[:, 0] > (0 if kind == "logits" else 0.5)).astype(np.intp)
+    return (values[:, 0] > _EVEN.get(kind, 0.5)).astype(np.intp)
 
 
 def _as_kind(values: Array, have: str, want: str) -> Array:

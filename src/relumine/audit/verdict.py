@@ -84,14 +84,13 @@ def _not_reached(own: list[Curve], about: About) -> str:
     open_ones = [curve for curve in own if curve.status == "inconclusive"]
     ended = [curve for curve in own if curve.status != "inconclusive"]
     if not own or not ended:
-        return "No verdict: every attack ended with an error." if own else "No verdict: nothing was tried."
+        return f"No verdict: {'at every level attacks ended with an error' if own else 'nothing was tried'}."
     said = f"within {_range_of([curve.need(REACHED).tried for curve in ended])}"
     best = max((point.agreement.mean for curve in ended for point in curve.points), default=None)
-    copy = (
-        "no copy was made"
-        if best is None
-        else f"the best copy {_agrees(about)} on {per_cent(best)} of the {_inputs(about)}{_beside_guessing(about)}"
-    )
+    copy = "no copy was made"
+    if best is not None:
+        share = f"{per_cent(best)} of the {_inputs(about)}"
+        copy = f"the best copy {_agrees(about)} on {share}{_beside_guessing(best, about)}"
     if open_ones:
         names = ", ".join(curve.label for curve in open_ones)
         return (
@@ -355,11 +354,12 @@ def _inputs(about: About) -> str:
     return "random inputs" if about.data == GAUSSIAN else "test inputs"
 
 
-def _beside_guessing(about: About) -> str:
+def _beside_guessing(best: float, about: About) -> str:
     if about.majority is None:
         return ""
     guess = "the best constant answer" if _regression(about) else "always answering the most frequent class"
-    return f", {guess} on {per_cent(about.majority)}"
+    share = per_cent(about.majority)
+    return f", {guess} on {share}" if best > about.majority else f", which is no better than {guess} ({share})"
 
 
 def _spread(spread: Spread | None) -> str:
