@@ -103,11 +103,11 @@ def test_probabilities_are_enough():
     assert error(result, problem) <= 1e-9
 
 
-def test_float32_is_enough_for_an_accordingly_close_clone():
+def test_float32_is_enough_for_a_clone_as_close_as_its_rounding():
     problem = network(60, 20, 10, 5, seed=1, dtype="float32")
     result = run(problem.oracle)
     assert result.outcome is RECOVERED
-    assert error(result, problem) <= 1e-3
+    assert error(result, problem) <= 5e-6
     assert result.hidden == (20, 10)
 
 

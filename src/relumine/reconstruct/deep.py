@@ -95,7 +95,7 @@ class _Run:
             network = self.growth.network()
             if network is None:
                 raise Stop(Outcome.INCOMPLETE, self.growth.report())
-            self.network = network
+            network = self.network = self.search.polished(network)
             self._compare(network)
             wrong = np.flatnonzero(self._misses(network) > self._tolerance)
             if not len(wrong):

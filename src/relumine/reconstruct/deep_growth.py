@@ -117,7 +117,7 @@ class Growth:
 
     def _followed(self, stage: NextLayer, rows: Array, biases: Array) -> tuple[Array, Array] | None:
         """Rows turned the right way around by following deeper boundaries across them, where they are dependent."""
-        if not self.search.precision.beside or len(rows) <= np.linalg.matrix_rank(rows, tol=1e-5):
+        if not self.search.precision.exact or len(rows) <= np.linalg.matrix_rank(rows, tol=1e-5):
             return None
         with self.meter.phase(f"layer {len(stage.layers) + 1}"):
             return turned_by_following(stage.layers, rows, biases, self.search)
@@ -138,7 +138,7 @@ class Growth:
             if progress.effort:
                 stage.explore(progress.hint, stuck=progress.stuck >= _PATIENCE)
             stage.prove()
-            if stage.wide and self.search.precision.beside:
+            if stage.wide and self.search.precision.exact:
                 stage.follow()
             elif progress.effort:
                 stage.aim(self.leads, bold=progress.stuck >= _PATIENCE - 1)

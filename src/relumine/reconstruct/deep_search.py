@@ -10,7 +10,9 @@ from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.deep_book import Book
 from relumine.reconstruct.deep_precision import precision_for
 from relumine.reconstruct.line import Line, LineSearch, Sight
+from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.polish import Answers, polished
 from relumine.reconstruct.result import Outcome, Stop
 
 # How far out a whole line is searched. A kink lies beyond T with probability 2/(πT).
@@ -36,6 +38,7 @@ class Search:
         self.rng = rng
         self._meter = meter
         self._limit = limit
+        self._asked: list[tuple[Array, Answer]] = []  # inputs and logits, where these are not exact
 
     def ask(self, points: Array) -> tuple[Array, Answer, int]:
         """Ask at these inputs, rounded to what the target can represent; also the row of the first in the book."""
@@ -47,7 +50,18 @@ class Search:
             raise Saturated
         first = self.book.count
         self.book.add(points, answer)
+        if not self.precision.exact:
+            self._asked.append((points, answer))
         return points, answer, first
+
+    def polished(self, network: Network) -> Network:
+        """The network moved to meet all answers best, where these are not exact. Asks nothing."""
+        if not self._asked:
+            return network
+        points = np.concatenate([points for points, _ in self._asked])
+        values = np.concatenate([answer.values for _, answer in self._asked])
+        jacobians = np.concatenate([answer.jacobians for _, answer in self._asked])
+        return polished(network, Answers(points, values, jacobians), self.noise).network
 
     def _as_logits(self, points: Array, answer: Answer) -> Answer:
         if self.offer.values != "probabilities":
