@@ -12,7 +12,7 @@ import numpy as np
 
 from relumine.audit.curves import curves_of
 from relumine.audit.gate import judge, parse_condition
-from relumine.audit.measures import reference_of
+from relumine.audit.measures import Reference, reference_of
 from relumine.audit.plan import Line, budgets_of, lines_of, standing, twins_of
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
 from relumine.audit.settings import AuditSettings
@@ -214,8 +214,7 @@ def _copied(finished: Finished, case: Case) -> Finished:
 def _about(target: Target, subject: Subject, command: str, started: datetime, seconds: float) -> About:
     settings, offer = target.settings, subject.oracle.offer
     here = provenance(seconds)
-    with target.asked(subject.oracle) as oracle:
-        reference = reference_of(oracle, subject.test)
+    reference = _reference(target, subject)
     return About(
         target=settings.name,
         fingerprint=settings.fingerprint(),
@@ -236,10 +235,19 @@ def _about(target: Target, subject: Subject, command: str, started: datetime, se
         seconds=round(seconds, 1),
         versions=here.versions,
         commit=here.commit,
-        test_inputs=reference.test_inputs,
-        majority=reference.majority,
-        target_accuracy=reference.target_accuracy,
+        test_inputs=0 if reference is None else reference.test_inputs,
+        majority=None if reference is None else reference.majority,
+        target_accuracy=None if reference is None else reference.target_accuracy,
     )
+
+
+def _reference(target: Target, subject: Subject) -> Reference | None:
+    """What the target says to the test inputs; None of a target that answers no more, as its records say."""
+    try:
+        with target.asked(subject.oracle) as oracle:
+            return reference_of(oracle, subject.test)
+    except Exception:  # an oracle may raise anything
+        return None
 
 
 def _result(

@@ -31,8 +31,8 @@ _NOISE_OF_VIEW, _NOISE_OF_DEFENCE = 1, 2
 # Data that relumine knows by name, besides files.
 _OF_THE_ZOO = ("digits", "mnist", "cifar10")
 
-# So many inputs judge clones; those put to a server are paid for.
-_TESTS = {"local": 2000, "remote": 1000}
+# So many inputs judge clones, at most.
+_TESTS = 2000
 
 FAILED = "FAILED"
 
@@ -84,8 +84,7 @@ def subject_of(settings: AuditSettings) -> Subject:
     """The target and its data, loaded once per process."""
     oracle = settings.oracle()
     pool, test = _halves(settings.data, oracle.offer)
-    judges = min(len(test), _TESTS["remote" if settings.remote else "local"])
-    return Subject(oracle, pool, test.chosen(np.arange(judges)))
+    return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))))
 
 
 def _halves(data: str | None, offer: Offer) -> Halves:
