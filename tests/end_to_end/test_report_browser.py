@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -83,6 +84,7 @@ def files(tmp_path_factory):
         "long": examples.saying("x" * 10_000),
         "many": examples.many_defences(),
         "nothing": examples.nothing(),
+        "crowded": replace(examples.full(), curves=(examples.curve("a", "one"), examples.curve("b", "other"))),
         "not_numbers": examples.not_numbers(),
     }
     for name, result in results.items():
@@ -174,6 +176,14 @@ def test_pointing_at_a_point_tells_it(opened):
     assert "queries" in tip.inner_text()
     page.mouse.move(1, 1)
     assert tip.is_hidden()
+
+
+def test_points_on_top_of_each_other_are_all_told(opened):
+    page = opened("crowded")
+    figure = chart(page, "leakage")
+    figure.locator("svg.wide .series").nth(0).locator(".mark .glyph").first.hover(force=True)
+    told = figure.locator(".tip p").all_inner_texts()
+    assert [line.partition(":")[0] for line in told] == ["one", "other"]
 
 
 def test_touching_a_point_on_a_phone_tells_it(opened):

@@ -11,36 +11,44 @@
     const canvas = figure.querySelector(".canvas");
     const pictures = all(figure, ".canvas > svg");
     const chosen = { across: null, up: null };
-    let pointed = null;
+    let pointed = [];
 
     const visible = (mark) => !mark.hasAttribute("hidden") && !mark.closest(".series").hasAttribute("hidden");
     const marksOf = (series) => all(series, ".mark").filter(visible);
     const seriesOf = (picture) => all(picture, ".series").filter((series) => marksOf(series).length);
 
-    function point(mark) {
-      if (pointed) pointed.classList.remove("on");
-      pointed = mark;
-      hide(tip, !mark);
-      if (!mark) return;
-      mark.classList.add("on");
-      tip.textContent = mark.getAttribute("aria-label");
+    function told(mark) {
+      const line = document.createElement("p");
+      line.textContent = mark.getAttribute("aria-label");
+      return line;
+    }
+
+    function point(marks) {
+      pointed.forEach((mark) => mark.classList.remove("on"));
+      pointed = marks;
+      hide(tip, !marks.length);
+      if (!marks.length) return;
+      marks.forEach((mark) => mark.classList.add("on"));
+      tip.replaceChildren(...marks.map(told));
       const box = canvas.getBoundingClientRect();
-      const at = mark.querySelector(".glyph").getBoundingClientRect();
+      const at = marks[0].querySelector(".glyph").getBoundingClientRect();
       const left = at.left + at.width / 2 - box.left - tip.offsetWidth / 2;
       tip.style.left = Math.max(0, Math.min(left, box.width - tip.offsetWidth)) + "px";
       const above = at.top - box.top - tip.offsetHeight - 10;
       tip.style.top = (above >= 0 ? above : at.bottom - box.top + 10) + "px";
     }
 
+    // The nearest point, and those that lie on top of it.
     function nearest(picture, event) {
-      let found = null;
-      let least = 28;
-      for (const mark of seriesOf(picture).flatMap(marksOf)) {
+      const centre = (mark) => {
         const at = mark.querySelector(".glyph").getBoundingClientRect();
-        const far = Math.hypot(at.left + at.width / 2 - event.clientX, at.top + at.height / 2 - event.clientY);
-        if (far < least) [found, least] = [mark, far];
-      }
-      return found;
+        return [at.left + at.width / 2, at.top + at.height / 2];
+      };
+      const marks = seriesOf(picture).flatMap(marksOf).map((mark) => ({ mark, at: centre(mark) }));
+      const far = (one, x, y) => Math.hypot(one.at[0] - x, one.at[1] - y);
+      marks.sort((one, other) => far(one, event.clientX, event.clientY) - far(other, event.clientX, event.clientY));
+      if (!marks.length || far(marks[0], event.clientX, event.clientY) > 28) return [];
+      return marks.filter((one) => far(one, ...marks[0].at) < 5).slice(0, 4).map((one) => one.mark);
     }
 
     // One stop of the tab key per series; arrows go on from there.
@@ -95,7 +103,7 @@
         const known = places[figure.dataset.chart][picture.dataset.size];
         all(picture, ".series").forEach((series, i) => place(series, known[i]));
       }
-      point(null);
+      point([]);
       setStops();
     }
 
@@ -103,12 +111,12 @@
       all(picture, "title").forEach((title) => title.remove());
       picture.addEventListener("pointermove", (event) => point(nearest(picture, event)));
       picture.addEventListener("pointerdown", (event) => point(nearest(picture, event)));
-      picture.addEventListener("pointerleave", () => point(null));
-      picture.addEventListener("focusin", (event) => point(event.target.closest(".mark")));
-      picture.addEventListener("focusout", () => point(null));
+      picture.addEventListener("pointerleave", () => point([]));
+      picture.addEventListener("focusin", (event) => point([event.target.closest(".mark")].filter(Boolean)));
+      picture.addEventListener("focusout", () => point([]));
       picture.addEventListener("keydown", (event) => {
         const mark = event.target.closest(".mark");
-        if (event.key === "Escape") point(null);
+        if (event.key === "Escape") point([]);
         if (!mark || !/^(Arrow(Left|Right|Up|Down)|Home|End)$/.test(event.key)) return;
         event.preventDefault();
         const next = step(picture, mark, event.key);
@@ -121,7 +129,7 @@
         const shown = button.getAttribute("aria-pressed") !== "true";
         button.setAttribute("aria-pressed", String(shown));
         for (const picture of pictures) hide(all(picture, ".series")[Number(button.dataset.series)], !shown);
-        point(null);
+        point([]);
         setStops();
       });
     }
