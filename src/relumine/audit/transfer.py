@@ -97,7 +97,8 @@ def _classes(module: "torch.nn.Module", rows: Array) -> Classes:
     with torch.no_grad():
         scores = module(torch.from_numpy(rows)).numpy()
     single = scores.shape[1] == 1
-    return (scores[:, 0] > 0).astype(np.intp) if single else scores.argmax(axis=1)
+    classes: Classes = (scores[:, 0] > 0).astype(np.intp) if single else scores.argmax(axis=1)
+    return classes
 
 
 def _scores(clone: Clone) -> "torch.nn.Module":
