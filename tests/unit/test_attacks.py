@@ -128,3 +128,11 @@ def test_what_was_answered_before_a_detection_counts(short_lessons):
     assert fresh.outcome is FITTED
     assert fresh.spent.gradient_queries == 33
     assert "budget of 33 rows" in fresh.evidence.remark
+
+
+@pytest.mark.parametrize("words", ["topk:2", "magnitude", "label:kept", "noise:0.3"])
+def test_maps_that_say_something_teach_more_than_values_alone(words):
+    """Few queries: four of a network with 6 inputs, 5 units and 3 outputs."""
+    with_maps = [agreement(attacked("learned", words, 4, seed=seed)[0]) for seed in range(2)]
+    without = [agreement(attacked("membership", words, 4, seed=seed)[0]) for seed in range(2)]
+    assert np.mean(with_maps) > np.mean(without)

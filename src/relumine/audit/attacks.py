@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # Of the whole budget an exact reconstruction gets this share; the rest repeats its questions against noise.
 _ROWS_OF_EXACT = 1000
 _TIMES = (2, 1000)
+# Gradient queries (each of them repeated) after which answers with few digits do not become clearer.
+_LIMIT = 2000
 # Against noise that is always the same: how far beside an input the same is asked, as a share of its size.
 _BESIDE = {"float64": 1e-6, "float32": 1e-4}
 # A student behind noise may ask so many times, and have as many times fewer inputs.
@@ -161,7 +163,7 @@ def _sentence(what: str, ways: Sequence[str]) -> str:
 def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
     # Several layers cannot be told apart in answers with few digits, and smoothing leaves few.
     few = known.coarse or known.smoothing is not None
-    asker: Reconstructor = _InTurn((Linear(), TwoLayer())) if few else Auto()
+    asker: Reconstructor = _InTurn((Linear(), TwoLayer(limit=_LIMIT))) if few else Auto()
 
     def method(at: Situation) -> Reconstruction:
         return _behind(asker, at, known, known.recipe)
@@ -203,7 +205,7 @@ def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
         low, high = oracle.offer.box or (-known.reach, known.reach)
         oracle = Told(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
     if known.window:
-        oracle = Among(oracle, known.window, _flat(at), values=not through, rng=at.rng)
+        oracle = Among(oracle, known.window, values=not through, rng=at.rng)
     if known.noise:
         oracle = _averaged(oracle, known, int(np.clip(at.budget // _ROWS_OF_EXACT, *_TIMES)), at.rng, rounded=True)
     return oracle
@@ -214,10 +216,6 @@ def _averaged(
 ) -> Averaged:
     spread = _BESIDE[oracle.offer.dtype] if known.consistent else 0.0
     return Averaged(oracle, times, spread=spread, rounded=rounded, rng=rng)
-
-
-def _flat(at: Situation) -> Array | None:
-    return None if at.pool is None else np.asarray(at.pool, dtype=np.float64).reshape(len(at.pool), -1)
 
 
 def _nothing(outcome: Outcome, error: Exception) -> Reconstruction:

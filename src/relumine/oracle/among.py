@@ -9,8 +9,8 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, j
 class Among:
     """Asks ``others`` rows without gradients before each row that matters, and forgets their answers.
 
-    A watch that looks at a client's last rows sees mostly these. They are drawn from ``rows`` (n×d, say data), or from
-    N(0, I), or uniformly from the box of valid inputs.
+    A watch that looks at a client's last rows sees mostly these. They are drawn from N(0, I), or uniformly from the box
+    of valid inputs; data would not do, because images that resemble each other look like a search from further away.
 
     values: whether rows asked without gradients matter too. Where gradients are searched, values are asked at random
             points, which look like any others.
@@ -20,7 +20,6 @@ class Among:
         self,
         oracle: Oracle,
         others: int,
-        rows: Array | None = None,
         *,
         values: bool = True,
         rng: int | np.random.Generator | None = None,
@@ -29,7 +28,6 @@ class Among:
             raise MisuseError(f"Among: expected at least 1 other row, got {others}")
         self._oracle = oracle
         self._others = others
-        self._rows = rows
         self._values = values
         self._rng = np.random.default_rng(rng)
 
@@ -53,8 +51,6 @@ class Among:
 
     def _drawn(self) -> Array:
         shape = (self._others, self.offer.dimension)
-        if self._rows is not None:
-            return self._rows[self._rng.integers(len(self._rows), size=self._others)]
         if self.offer.box is not None:
             return self._rng.uniform(*self.offer.box, size=shape)
         return self._rng.standard_normal(shape)
