@@ -1,5 +1,7 @@
 """TwoLayer where one output is explained at a time: the same networks, and never a wrong one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -78,6 +80,47 @@ def test_one_of_two_probabilities_is_enough(gradients):
     result = run(problem)
     assert result.outcome is RECOVERED
     assert error(result, problem) <= 1e-9
+
+
+class Boxed:
+    """Answers inside [0, 1] only, and says so."""
+
+    def __init__(self, oracle: rl.Oracle) -> None:
+        self._oracle = oracle
+        self.offer = replace(oracle.offer, box=(0.0, 1.0))
+
+    def __call__(self, inputs: np.ndarray, *, gradients: bool) -> rl.Answer:
+        assert inputs.min() > -1e-9
+        assert inputs.max() < 1 + 1e-9
+        return self._oracle(inputs, gradients=gradients)
+
+
+def test_a_box_is_searched_from_inside():
+    for seed in range(3):
+        problem = two_layer(20, 12, 4, seed=seed, gradients="top")
+        result = rl.TwoLayer()(Boxed(problem.oracle), rng=seed)
+        x = np.random.default_rng(seed).uniform(size=(5000, 20))
+        assert result.outcome is RECOVERED
+        assert np.abs(result.predict(x) - problem.predict(x)).max() <= 1e-9
+
+
+@pytest.mark.parametrize("sharper", [1, 10])
+def test_saturated_probabilities_show_their_units_where_classes_meet(sharper):
+    """Ten times as large logits leave 1 − p < 1e-8 at most points."""
+    for seed in range(2):
+        problem = two_layer(20, 12, 4, seed=seed, gradients="top", **probabilities)
+        problem = problem.changed(W=sharper * problem.W, c=sharper * problem.c)
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-7
+
+
+def test_float32_is_as_exact_as_it_allows():
+    for seed in range(3):
+        problem = two_layer(50, 32, 10, seed=seed, gradients="top", dtype="float32")
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 6e-5
 
 
 # What is not

@@ -8,6 +8,7 @@ What no line has shown yet is looked for on further lines, through regions where
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Offer
 from relumine.oracle.metered import Metered
@@ -16,7 +17,7 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.top_class_asker import Asker
-from relumine.reconstruct.top_class_fit import boundaries, fitted, orientations, polished, refined
+from relumine.reconstruct.top_class_fit import boundaries, fitted, fitted_to_most, orientations, polished, refined
 from relumine.reconstruct.top_class_line import Seen, absent, merged
 from relumine.reconstruct.top_class_sights import Sights
 from relumine.reconstruct.verification import TOLERANCE, fresh_points
@@ -28,10 +29,14 @@ _EXACT = 1e-12
 # Lines searched at most, and lines in a row that show no unit which was not known.
 _LINES = 16
 _FUTILE = 5
+# In a box each line meets some of the units only: so many times more are searched.
+_IN_A_BOX = 5
 # A clone that misses by so many times what it may misses digits, not units.
 _NEARLY = 1e3
 # More values than unknowns are fitted, by so many.
 _SPARE = 20
+# So many times more than unknowns, where a fit to most of them is to show which are wrong.
+_MOST = 3
 # A kink is where a boundary was predicted if it is this close, in units of 1 + |t|; so many that are not are no
 # accident.
 _RESOLUTION = {"float64": 1e-5, "float32": 1e-3}
@@ -65,8 +70,8 @@ class TopRun:
         with self.meter.phase("calibrate"):
             line, calibrated = self.asker.calibrate()
         self.asker.compare(self.points)
-        futile = 0
-        for _ in range(_LINES):
+        futile, patience = 0, 1 if self.offer.box is None else _IN_A_BOX
+        for _ in range(patience * _LINES):
             with self.meter.phase("search"):
                 known = self._search(line, calibrated)
             new = len(self.seen) - known
@@ -74,11 +79,11 @@ class TopRun:
             if self._agrees(known_all=not new):
                 self._compare_saturated()
                 return
-            if futile == _FUTILE:
+            if futile == patience * _FUTILE:
                 break
             with self.meter.phase("search"):
-                line, calibrated = self.asker.next_line(self._sights), None
-        raise self._failure(all_shown=futile == _FUTILE)
+                line, calibrated = self.asker.next_line(self._sights, self._wrong()), None
+        raise self._failure(all_shown=futile > 0)
 
     def _failure(self, *, all_shown: bool) -> Stop:
         gap = self.comparison.gap(self.model) if self.model else None
@@ -88,7 +93,7 @@ class TopRun:
             return Stop(Outcome.NOT_VERIFIED, "values differ by more than noise explains")
         if all_shown or self.unshown:
             return Stop(Outcome.NOT_VERIFIED, "explanations do not show all units; TwoLayerFromValues() needs none")
-        return Stop(Outcome.NOT_THIS_CLASS, f"{_LINES} lines were not enough: each shows other units")
+        return Stop(Outcome.NOT_THIS_CLASS, "ever more lines show ever more units, which explain nothing elsewhere")
 
     @property
     def _sights(self) -> Sights:
@@ -147,7 +152,8 @@ class TopRun:
         slopes = self.offer.dimension if straight else 0
         exact = self.asker.noise.floor <= _EXACT
         fewest = slopes + _SPARE if straight else 0
-        for enough in (*([fewest] if exact else []), slopes + len(rows) + 1 + _SPARE):
+        plenty = (slopes + len(rows) + 1) * (1 if self.offer.box is None else _MOST) + _SPARE
+        for enough in (*([fewest] if exact else []), plenty):
             self._ask_values(enough)
             points, values = self._known()
             model = fitted(rows, biases, points, values, straight=straight)
@@ -157,6 +163,8 @@ class TopRun:
                 yield model
             if model.units:
                 yield polished(model, points, values, straight=straight)
+        if self.offer.box is not None:  # a unit that is on in a corner shows where this one is wrong
+            yield fitted_to_most(model.rows, model.biases, points, values, straight=straight)
 
     def _ask_values(self, enough: int) -> None:
         """See that so many values off the lines are known."""
@@ -184,9 +192,13 @@ class TopRun:
 
     # -- comparing
 
+    def _wrong(self) -> NDArray[np.intp]:
+        """Which compared points contradict the network so far."""
+        every = np.arange(len(self.comparison.points))
+        return every if self.model is None else self.comparison.wrong(self.model, self._tolerance)
+
     def _right(self) -> bool:
-        assert self.model is not None
-        return not len(self.comparison.wrong(self.model, self._tolerance))
+        return not len(self._wrong())
 
     def _right_at_boundaries(self) -> bool:
         assert self.model is not None

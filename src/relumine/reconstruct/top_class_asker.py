@@ -81,7 +81,7 @@ class Asker:
 
     def _finite_line(self, near: float) -> tuple[Line, Sights]:
         for _ in range(12):
-            line = self.comparison.line()
+            line = self._line()
             sights = self._ask_on(line, [0.0, near])
             if np.isfinite(sights.values).all():
                 return line, sights
@@ -123,17 +123,35 @@ class Asker:
             return [0.0, _NEAR[self.offer.dtype], *ends], calibrated.and_then(self._ask_on(line, ends))
         return [0.0, *ends], self._ask_on(line, [0.0, *ends])
 
-    def next_line(self, known: Sights) -> Line:
-        """Through a compared point whose largest output was seldom on top so far: it may see what others do not."""
+    def _line(self) -> Line:
+        """A random line; in a box one between two points, which is longer than most."""
+        if self.offer.box is None:
+            return self.comparison.line()
+        return _between(*self.comparison.fresh(2))
+
+    def next_line(self, known: Sights, wrong: NDArray[np.intp]) -> Line:
+        """Through a compared point whose largest output was seldom on top so far: it may see what others do not.
+
+        In a box from a point that is ``wrong`` to one that is not: the segment crosses what is missing.
+        """
         line = self.comparison.line()
-        if not len(self.comparison.points):
+        if len(self.comparison.points) < 2:
             return line
         shown = np.bincount(known.tops, minlength=self.offer.outputs)
         seldom = shown[self.comparison.answers.argmax(axis=1)] + self.rng.random(len(self.comparison.points))
         order = np.argsort(seldom)
-        start = self.comparison.points[order[0]] + _ASIDE * line.direction
-        line = Line(start if self.offer.box is None else np.clip(start, *self.offer.box), line.direction)
+        start = self.comparison.points[order[0]]
+        if self.offer.box is not None and (self.oracle.link is None or self.rng.random() < 0.5):
+            return _between(*self.comparison.points[self._pair(wrong)])
+        line = Line(start + _ASIDE * (line.direction if self.offer.box is None else 0), line.direction)
         return line if self.oracle.link is None else self._where_classes_meet(line, order)
+
+    def _pair(self, wrong: NDArray[np.intp]) -> list[int]:
+        """A compared point that is wrong and one that is right, as far as there are such."""
+        every = np.arange(len(self.comparison.points))
+        first = int(self.rng.choice(wrong if len(wrong) else every))
+        right = np.setdiff1d(every, wrong)
+        return [first, int(self.rng.choice(right if len(right) and len(wrong) else np.delete(every, first)))]
 
     def _where_classes_meet(self, line: Line, order: NDArray[np.intp]) -> Line:
         """A line along the border of two classes: a softmax is not saturated there, until the border bends away."""
@@ -151,3 +169,8 @@ class Asker:
         size = float(normal @ normal)
         along = line.direction - normal * float(normal @ line.direction) / size if size > 0 else line.direction
         return Line(start, along)
+
+
+def _between(one: Array, other: Array) -> Line:
+    """The line that is at one point for t = −1 and at the other for t = 1."""
+    return Line((one + other) / 2, (other - one) / 2)

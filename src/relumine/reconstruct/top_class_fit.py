@@ -18,6 +18,8 @@ _OUTSIDE = 1e-2
 _DEPENDENT = 1e-4
 # A gradient this much smaller than the largest is mostly rounding.
 _LOST = 1e-10
+# Points that miss are trusted less in so many steps.
+_REWEIGHTED = 20
 
 
 def boundaries(seen: list[Seen], dimension: int) -> tuple[Array, Array]:
@@ -65,15 +67,34 @@ def _mean_square(parts: Array, where: NDArray[np.bool_]) -> Array:
     return result
 
 
-def fitted(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
-    """The function of these units that meets the values best; ``straight`` allows a linear term besides."""
+def fitted(
+    rows: Array, biases: Array, points: Array, values: Array, *, straight: bool, trust: Array | None = None
+) -> Shallow:
+    """The function of these units that meets the values best; ``straight`` allows a linear term besides.
+
+    trust: n weights of the points, if they are not all alike
+    """
     m, d = rows.shape
-    system = _features(rows, biases, points, straight)
+    trusted = np.ones((len(points), 1)) if trust is None else trust[:, None]
+    system = _features(rows, biases, points, straight) * trusted
     scales = np.maximum(np.linalg.norm(system, axis=0), 1e-300)
-    weighted = values * _weights(points)[:, None]
+    weighted = values * _weights(points)[:, None] * trusted
     found = lstsq(system / scales, weighted, cond=1e-13, lapack_driver="gelsy")[0] / scales[:, None]
     jacobian = found[m + 1 :].T if straight else np.zeros((values.shape[1], d))
     return Shallow(jacobian, found[m], found[:m], rows, biases)
+
+
+def fitted_to_most(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
+    """The function of these units for which the sum of misses is least: it meets most values exactly, others not at all.
+
+    Where a missing unit is off, the other units are the whole truth.
+    """
+    model = fitted(rows, biases, points, values, straight=straight)
+    for _ in range(_REWEIGHTED):
+        misses = np.abs(model.values(points) - values).max(axis=1) * _weights(points)
+        trust = 1 / np.sqrt(np.maximum(misses, 1e-12 * float(misses.max(initial=0)) + 1e-300))
+        model = fitted(rows, biases, points, values, straight=straight, trust=trust / trust.max())
+    return model
 
 
 def _features(rows: Array, biases: Array, points: Array, straight: bool) -> Array:
