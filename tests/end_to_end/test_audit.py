@@ -18,6 +18,7 @@ from problems import two_layer
 from relumine.audit.result import AuditResult
 from relumine.audit.trial import subject_of
 from relumine.cli import app
+from relumine.study.engines import ThisProcess
 from servers import ModelServer, served
 
 TARGETS = """
@@ -70,30 +71,14 @@ class Slow:
 """
 
 
-class InThisProcess:
-    """An engine without processes, whose start would take longer than what they do here."""
-
-    workers = 1
-    shares_files = True
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def run(self, function, arguments):
-        for argument in arguments:
-            yield argument, function(argument)
-
-
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("audited.py").write_text(TARGETS)
     sys.modules.pop("audited", None)
     subject_of.cache_clear()
-    monkeypatch.setattr("relumine.audit.run.engine_named", lambda *_: InThisProcess())
+    # Processes would take longer to start than to do what is done here.
+    monkeypatch.setattr("relumine.audit.run.engine_named", lambda *_: ThisProcess())
     monkeypatch.setattr("relumine.audit.attacks._STEPS", 30)  # students that learn less, sooner
     return tmp_path
 
@@ -150,6 +135,16 @@ def test_what_was_run_is_not_run_again_and_more_can_be_asked(here):
     other = audit("audited:constant", "--levels", "logits", "--resume", budget=1)
     assert other.exit_code == 2
     assert "another target" in other.output
+
+
+def test_another_model_of_the_same_name_is_not_mixed_in(here):
+    assert audit("audited:network", "--levels", "label", budget=1).exit_code == 0
+    Path("audited.py").write_text(TARGETS.replace("seed=0", "seed=1"))
+    sys.modules.pop("audited")
+    subject_of.cache_clear()
+    done = audit("audited:network", "--levels", "label", "--resume", budget=1)
+    assert done.exit_code == 2
+    assert "answers otherwise" in done.output
 
 
 def test_a_constant_target_is_not_called_safe(here):

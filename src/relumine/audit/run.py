@@ -1,5 +1,6 @@
 """The audit: plans, runs the cases on an engine, keeps every record, and says what came out."""
 
+import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +20,18 @@ from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
 from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, subject_of, usefulness_of
 from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
-from relumine.study.engines import Engine, Lost, engine_named
+from relumine.errors import StoreError
+from relumine.study.engines import Engine, Lost, ThisProcess, engine_named
 from relumine.study.trial import provenance
 
 # The file of a run folder that holds every answer that a server was asked for.
 LEDGER = "ledger.sqlite"
 
 CurveKey = tuple[str, str]
+
+# A target is the same model as before if it answers so many inputs as before, up to this share of the largest answer.
+_COMPARED = 8
+_SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ def run_audit(
         store.belongs_to(settings.fingerprint())
         target = Target(settings, folder / LEDGER)
         subject = subject_of(settings)
+        _require_same_model(store, settings, subject)
         lines = lines_of(subject.oracle, settings, setting_of(subject))
         run = _Run(target, lines, store, engine or _engine(settings), watch)
         stopped, useful = run.run()
@@ -77,10 +84,28 @@ def run_audit(
     return result
 
 
+def _require_same_model(store: AuditStore, settings: AuditSettings, subject: Subject) -> None:
+    """Refuse to go on with another model of the same name. Of servers the ledger sees to that."""
+    if settings.remote or subject.oracle.offer.random:
+        return
+    try:
+        answers = subject.oracle(subject.test.rows[:_COMPARED], gradients=False).values
+    except Exception:  # an oracle may raise anything; its records will say so
+        return
+    before = json.loads(store.noted("answers") or "null")
+    if before is None:
+        store.note("answers", json.dumps(answers.tolist()))
+    elif not np.allclose(before, answers, rtol=0, atol=_SAME * float(np.abs(answers).max())):
+        raise StoreError(
+            f"{store.path}: the target answers otherwise than when this audit was started; bring that model back, or "
+            "start again in another folder with --run"
+        )
+
+
 def _engine(settings: AuditSettings) -> Engine:
-    """A server is asked by one worker: its rate is a limit for all, and so is its ledger."""
+    """A server is asked from here, a case at a time: its rate is a limit for all, and Ctrl-C waits for what is paid."""
     if settings.remote:
-        return engine_named("local", 1)
+        return ThisProcess()
     return engine_named(settings.engine, settings.workers, settings.address)
 
 

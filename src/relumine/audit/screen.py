@@ -86,11 +86,11 @@ def show_result(console: Console, result: AuditResult) -> None:
     """What voids it first; then the verdict, a row per curve, and the gates."""
     for warning in result.warnings:
         console.print(f"[bold yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
     console.print(_table(result.curves))
     for gate in result.gates:
         name = f"[bold {_OF_GATES[gate.status]}]{gate.status.upper()}[/]"
         console.print(f"{name}  {escape(gate.condition)}: {escape(gate.reason)}", highlight=False, soft_wrap=True)
-    console.print(f"[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
 
 
 def _table(curves: tuple[Curve, ...]) -> Table:

@@ -48,7 +48,8 @@ def audit(
     levels: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="What to expose, e.g. logits; all that TARGET can give if not given. 'list' lists."
+            metavar="NAME,…",
+            help="What to expose, e.g. logits,gradients; all that TARGET can give if not given.",
         ),
     ] = None,
     defences: Annotated[
@@ -124,11 +125,12 @@ def audit(
     with errors_as_messages(debug):
         from relumine.audit.settings import read_settings
 
+        levels = [name.strip() for names in levels for name in names.split(",")] if levels else None
         if _listed(levels, defences):
             return
         for name in ("output", "run", "resume", "config", "debug"):
             del said[name]
-        said |= {"input_shape": options.parsed_shape(input_shape), "defences": _every_kind(defences)}
+        said |= {"input_shape": options.parsed_shape(input_shape), "levels": levels, "defences": _every_kind(defences)}
         if config is None and _CONFIG.is_file():
             say(f"settings are read from {_CONFIG}")
             config = _CONFIG

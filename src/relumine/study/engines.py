@@ -176,6 +176,24 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
+class ThisProcess:
+    """No processes at all: one job after the other, here. For jobs that wait for others more than they compute."""
+
+    workers = 1
+    shares_files = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        pass
+
+    def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
+        """Call it; Ctrl-C reaches who is called."""
+        for argument in arguments:
+            yield argument, _done(function, argument)
+
+
 class RayCluster:
     """The Ray cluster at ``address``, or one of ``workers`` processes that is started here on the loopback interface.
 
