@@ -85,7 +85,7 @@ def fitted(
 
 
 def fitted_to_most(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
-    """The function of these units for which the sum of misses is least: it meets most values exactly, others not at all.
+    """The function of these units whose misses have the least sum: it meets most values exactly, others not at all.
 
     Where a missing unit is off, the other units are the whole truth.
     """
