@@ -45,9 +45,10 @@ def probe(
         from rich.console import Console
 
         from relumine.endpoints import EndpointOptions, is_url
-        from relumine.probe.preflight import Probe, answers_in_float32
+        from relumine.probe.preflight import Probe
         from relumine.probe.screen import show_findings
         from relumine.probe.screen import write_config as written
+        from relumine.probe.values import answers_in_float32
         from relumine.targets import load_target
 
         shape = options.parsed_shape(input_shape)

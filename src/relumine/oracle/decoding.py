@@ -1,5 +1,6 @@
 """JSON read straight into arrays: answers of servers are numbers by the hundred thousand."""
 
+import threading
 from math import prod
 from typing import Any
 
@@ -8,13 +9,18 @@ import simdjson
 
 from relumine.oracle.base import Array
 
+_own = threading.local()  # each thread's parser, which has the memory already that the next answer needs
+
 
 def decoded(text: bytes) -> Any:
     """Plain values, but for lists of numbers, however nested: these are arrays. ValueError if it is no JSON."""
+    parser = _own.__dict__.pop("parser", None) or simdjson.Parser()
     try:
-        return _plain(simdjson.Parser().parse(text))
+        value = _plain(parser.parse(text))
     except (RuntimeError, RecursionError) as error:  # numbers of too many digits, lists in lists without end
         raise ValueError(str(error)) from error
+    _own.parser = parser
+    return value
 
 
 def _plain(value: Any) -> Any:

@@ -2,13 +2,14 @@
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.adapter import Adapter, as_seen
+from relumine.oracle.base import Answer, Array
 
 # What stands in for an input coordinate that is 0, as a share of the input's size (at least 1).
 _NUDGE = 2.0**-20
 
 
-class DividedByInput:
+class DividedByInput(Adapter):
     """Divides each explanation by the input.
 
     For x ⊙ ∇f(x) the quotient is the gradient, and each coordinate keeps its relative precision. So it is for
@@ -17,26 +18,14 @@ class DividedByInput:
     values asked for separately.
     """
 
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside: its explanations are gradients now."""
-        return self._oracle.offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        if not gradients:
-            return self._oracle(rows, gradients=False)
+    def _with_gradients(self, rows: Array) -> Answer:
         asked = self._without_zeros(rows)
         answer = self._oracle(asked, gradients=True)
         values = answer.values.copy()
         moved = (asked != rows).any(axis=1)
         if moved.any():
             values[moved] = self._oracle(rows[moved], gradients=False).values
-        seen = asked.astype(self.offer.dtype).astype(np.float64)
-        return Answer(values, answer.jacobians / seen[:, None, :])
+        return Answer(values, answer.jacobians / as_seen(self.offer, asked)[:, None, :])
 
     def _without_zeros(self, rows: Array) -> Array:
         nudge = _NUDGE * np.maximum(1, np.abs(rows).max(axis=1, keepdims=True, initial=0))

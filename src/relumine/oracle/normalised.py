@@ -4,8 +4,9 @@ from math import sqrt
 
 import numpy as np
 
-from relumine.errors import BadAnswerError, MisuseError
-from relumine.oracle.base import Answer, Array, DType, Offer, Oracle, checked_inputs
+from relumine.errors import BadAnswerError
+from relumine.oracle.adapter import AdapterByValues, as_seen, explained_outputs, inside
+from relumine.oracle.base import Array, DType, Oracle
 
 # The first step, as a share of the input's size, and how often it may be divided by 4 to stay within a cell.
 _STEP: dict[DType, float] = {"float64": 2.0**-6, "float32": 2.0**-4}
@@ -20,7 +21,7 @@ _CONFIRMED = 0.01
 _SMOOTH: dict[DType, float] = {"float64": 1e-4, "float32": 5e-3}
 
 
-class ScaledByValues:
+class ScaledByValues(AdapterByValues):
     """Multiplies each map by the number that makes it fit the values.
 
     A map m = c ∇f(x) with an unknown factor c (the same for all coordinates) has lost c alone. The values' slope along
@@ -33,29 +34,17 @@ class ScaledByValues:
     """
 
     def __init__(self, oracle: Oracle, *, signed: bool = True) -> None:
-        if oracle.offer.values not in ("real", "logits", "probabilities"):
-            raise MisuseError(f"ScaledByValues: expected values that are numbers, got {oracle.offer.values!r}")
-        self._oracle = oracle
+        super().__init__(oracle)
         self._signed = signed
         self._known: list[tuple[Array, Array]] = []
 
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside: its maps are gradients now."""
-        return self._oracle.offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        answer = self._oracle(rows, gradients=gradients)
-        if not gradients:
-            return answer
+    def _plain(self, maps: Array) -> Array:
         # Divided by its own largest number a map is the same all over a cell, whatever scale it came with.
-        largest = np.abs(answer.jacobians).max(axis=2, keepdims=True)
-        maps = answer.jacobians / np.where(largest > 0, largest, 1)
-        scaled = [self._scaled(*row) for row in zip(rows, answer.values, maps, strict=True)]
-        return Answer(answer.values, np.stack(scaled) if scaled else maps)
+        largest = np.abs(maps).max(axis=2, keepdims=True)
+        plain: Array = maps / np.where(largest > 0, largest, 1)
+        return plain
 
-    def _scaled(self, row: Array, values: Array, maps: Array) -> Array:
+    def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
         if not maps.any():  # where all units are off there is nothing to scale, and no direction to look along
             return maps
         explained = explained_outputs(self.offer, values)
@@ -78,10 +67,8 @@ class ScaledByValues:
         """Whether the values around x change as these gradients say, on one side at least."""
         direction = _balanced(gradients)[0] if self._signed else _axes(gradients[0])[0]
         step = _SHORT * _STEP[self.offer.dtype] * max(sqrt(len(row)), float(np.linalg.norm(row)))
-        points = row + step * np.array([[1.0], [-1.0]]) * direction
-        if self.offer.box is not None:
-            points = points.clip(*self.offer.box)
-        moved = points.astype(self.offer.dtype).astype(np.float64) - row.astype(self.offer.dtype).astype(np.float64)
+        points = inside(self.offer, row + step * np.array([[1.0], [-1.0]]) * direction)
+        moved = as_seen(self.offer, points) - as_seen(self.offer, row)
         changes = self._oracle(points, gradients=False).values[:, explained] - values
         expected = moved @ gradients.T
         if not self._signed:
@@ -105,23 +92,14 @@ class ScaledByValues:
         return found if self._signed else [np.abs(factors) for factors in found]
 
 
-def explained_outputs(offer: Offer, values: Array) -> list[int]:
-    """Which outputs the maps of one answer explain."""
-    if offer.gradients == "all":
-        return list(range(offer.outputs))
-    return [int(values.argmax()) if offer.gradients == "top" else int(offer.gradients)]
-
-
 def slopes_along(oracle: Oracle, row: Array, direction: Array) -> list[Array]:
     """K derivatives of the values along a unit vector, from as long a step as finds no kink; two where x is on one."""
     offer = oracle.offer
     step = _STEP[offer.dtype] * max(sqrt(len(row)), float(np.linalg.norm(row)))
     for _ in range(_SHORTER):
-        points = row + step * np.array([0, 1, 2, -1, -2])[:, None] * direction
-        if offer.box is not None:
-            points = points.clip(*offer.box)
+        points = inside(offer, row + step * np.array([0, 1, 2, -1, -2])[:, None] * direction)
         values = oracle(points, gradients=False).values
-        along = points.astype(offer.dtype).astype(np.float64) @ direction
+        along = as_seen(offer, points) @ direction
         smooth = offer.values == "probabilities"
         sides = _smooth_slope(values, step, offer.dtype) if smooth else _straight(values, along, offer.dtype)
         if sides:

@@ -7,9 +7,9 @@ from math import sqrt
 
 import numpy as np
 
-from relumine.errors import BadAnswerError, MisuseError
-from relumine.oracle.base import Answer, Array, DType, Offer, Oracle, checked_inputs
-from relumine.oracle.normalised import explained_outputs
+from relumine.errors import BadAnswerError
+from relumine.oracle.adapter import AdapterByValues, as_seen, explained_outputs
+from relumine.oracle.base import Array, DType, Oracle
 
 # How many signs one value query tells: as many as its digits can separate.
 _PACKED: dict[DType, int] = {"float64": 12, "float32": 2}
@@ -34,7 +34,7 @@ class _Block:
     attempt: int = 0
 
 
-class SignsFromValues:
+class SignsFromValues(AdapterByValues):
     """Gives |∇f(x)| its signs.
 
     Within a cell f(x + δ) − f(x) = Σ sᵢ |∂f/∂xᵢ| δᵢ. Where δ moves n coordinates by different lengths, the 2ⁿ sums of
@@ -46,49 +46,35 @@ class SignsFromValues:
     """
 
     def __init__(self, oracle: Oracle, *, power: int = 1) -> None:
-        if oracle.offer.values not in ("real", "logits", "probabilities"):
-            raise MisuseError(f"SignsFromValues: expected values that are numbers, got {oracle.offer.values!r}")
-        self._oracle = oracle
+        super().__init__(oracle)
         self._power = power
 
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside: its maps are gradients now."""
-        return self._oracle.offer
+    def _plain(self, maps: Array) -> Array:
+        magnitudes: Array = np.abs(maps) ** (1 / self._power)
+        return magnitudes
 
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        answer = self._oracle(rows, gradients=gradients)
-        if not gradients:
-            return answer
-        magnitudes = np.abs(answer.jacobians) ** (1 / self._power)
-        signed = [self._signed(*row) for row in zip(rows, answer.values, magnitudes, strict=True)]
-        return Answer(answer.values, np.stack(signed) if signed else magnitudes)
-
-    def _signed(self, row: Array, values: Array, magnitudes: Array) -> Array:
+    def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
         explained = explained_outputs(self.offer, values)
-        signs = np.ones_like(magnitudes)
-        blocks = self._first_blocks(row, magnitudes)
-        here = row.astype(self.offer.dtype).astype(np.float64)
+        signs = np.ones_like(maps)
+        blocks = self._first_blocks(row, maps)
+        here = as_seen(self.offer, row)
         while blocks:
             moves, differences = self._moved(row, here, values, blocks)
             again: list[_Block] = []
             for block, move, difference in zip(blocks, moves, differences[:, explained], strict=True):
-                again += self._decode(block, move, difference, float(np.abs(values).max()), magnitudes, signs)
+                again += self._decode(block, move, difference, float(np.abs(values).max()), maps, signs)
             blocks = again
-        return signs * magnitudes
+        return signs * maps
 
     def _moved(self, row: Array, here: Array, values: Array, blocks: list[_Block]) -> tuple[Array, Array]:
         """How far each block moved its coordinates, in numbers as the target sees them, and the values with them."""
         deltas = self._deltas(row, blocks)
         if self.offer.values != "probabilities":
             points = row + deltas
-            seen = points.astype(self.offer.dtype).astype(np.float64)
-            return seen - here, self._oracle(points, gradients=False).values - values
+            return as_seen(self.offer, points) - here, self._oracle(points, gradients=False).values - values
         points = np.concatenate([row + deltas, row + deltas / 2])
-        seen = points.astype(self.offer.dtype).astype(np.float64) - here
         whole, half = np.split(self._oracle(points, gradients=False).values - values, 2)
-        moved, halfway = np.split(seen, 2)
+        moved, halfway = np.split(as_seen(self.offer, points) - here, 2)
         # Free of the second derivative: what remains is of third order in the step.
         return 4 * halfway - moved, 4 * half - whole
 

@@ -1,0 +1,81 @@
+"""Guesses at what explanations are: each predicts the slopes of the values, or does not.
+
+Random directions leave no room for chance: a wrong guess misses by far. Before a recipe is believed, the adapter that
+it names is asked for gradients, and those must predict the slopes too.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from relumine.errors import BadAnswerError
+from relumine.oracle.base import Array
+from relumine.probe.attributions import is_ablation, largest_coordinates
+from relumine.probe.findings import Told
+from relumine.probe.known import Known
+from relumine.probe.recipes import FAR, adapted
+from relumine.probe.slopes import Slopes, measured_slopes, predict
+
+# Below this an ablation does not pass for input × gradient.
+_FINE = 1e-4
+
+# By recipe: what maps at points x would be gradients after.
+_SIGNED: dict[str, Callable[[Array, Array], Array]] = {
+    "gradient": lambda x, maps: maps,
+    "input-times-gradient": lambda x, maps: maps / np.where(x == 0, np.inf, x),
+}
+
+
+def guessed_recipe(known: Known, measured: Slopes, values: Array, maps: Array) -> str | None:
+    """The guess that predicts the slopes; of which outputs maps are is noted in the offer."""
+    guesses = {recipe: gradient(measured.points[:, None, :], maps) for recipe, gradient in _SIGNED.items()}
+    for recipe, gradients in guesses.items():
+        if predict(known, measured, values, gradients):
+            return None if _may_be_ablation(known, recipe, measured, values, maps) else recipe
+    for recipe, gradients in guesses.items():
+        if _has_constant_norm(maps) and predict(known, measured, values, gradients, scaled=True):
+            return "normalised" if recipe == "gradient" else f"normalised-{recipe}"
+    return _magnitudes(known, measured, values, maps) if maps.min() >= 0 else None
+
+
+def is_confirmed(known: Known, measured: Slopes, values: Array, recipe: str) -> bool:
+    """Whether the adapter's own gradients predict the slopes: nothing is used that has not been seen to work."""
+    points, directions, slopes, tolerance = measured
+    try:
+        oracle = adapted(Told(known.meter, known.offer, one_by_one=known.one_by_one), recipe)
+        factor = FAR[known.offer.dtype] if recipe.startswith("smoothed") else 1.0
+        gradients = oracle(points[:2] / factor, gradients=True).jacobians / factor
+    except BadAnswerError:
+        return False
+    return predict(known, Slopes(points[:2], directions[:2], slopes[:2], tolerance), values[:2], gradients)
+
+
+def _may_be_ablation(known: Known, recipe: str, measured: Slopes, values: Array, maps: Array) -> bool:
+    """At the small inputs that probabilities need, an ablation is input × gradient but for a little."""
+    small = recipe == "input-times-gradient" and known.offer.values == "probabilities"
+    return small and measured.tolerance > _FINE and is_ablation(known, measured.points, values, maps)
+
+
+def _magnitudes(known: Known, measured: Slopes, values: Array, maps: Array) -> str | None:
+    """Maps without signs: compared with slopes along the axes where they are largest, at two of the points."""
+    axes = np.stack([np.eye(maps.shape[2])[largest_coordinates(maps[i])] for i in (0, 1)])
+    along = measured_slopes(known, measured.points[:2], values[:2], axes)
+    if along is None:
+        return None
+    along = along._replace(slopes=np.abs(along.slopes))
+    if predict(known, along, values[:2], maps[:2]):
+        return "absolute"
+    if predict(known, along, values[:2], np.sqrt(maps[:2])):
+        return "squared"
+    scaled = _has_constant_norm(maps) and predict(known, along, values[:2], maps[:2], scaled=True)
+    return "normalised-absolute" if scaled else None
+
+
+def _has_constant_norm(maps: Array) -> bool:
+    """Whether all maps have the same largest number, sum or length: something normalised them."""
+    size = np.abs(maps)
+    for norms in (size.max(axis=2), size.sum(axis=2), np.sqrt((size**2).sum(axis=2))):
+        there = norms[norms > 0]
+        if len(there) and there.max() - there.min() <= 1e-3 * there.max():
+            return True
+    return False

@@ -1,0 +1,77 @@
+"""Slopes of the values, by which every guess at what explanations are is judged."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from relumine.oracle.adapter import as_seen, inside
+from relumine.oracle.base import Array, DType
+from relumine.probe.known import Known, explained
+
+_POINTS = 3
+_DIRECTIONS = 2
+
+# Step of a slope, as a share of the input's size; how far a slope may be off, as a share of their size, to count as
+# predicted.
+_STEP: dict[DType, float] = {"float64": 2.0**-17, "float32": 2.0**-11}
+_TOLERANCE: dict[DType, float] = {"float64": 1e-5, "float32": 1e-2}
+# Beyond this no guess can be told from another.
+_COARSEST = 0.2
+
+
+class Slopes(NamedTuple):
+    """Slopes of the values: at ``points[i]`` along ``directions[i, j]``, ``slopes[i, j]`` (one per output)."""
+
+    points: Array
+    directions: Array
+    slopes: Array
+    tolerance: float
+
+
+def measured_slopes(known: Known, points: Array, values: Array, directions: Array | None = None) -> Slopes | None:
+    """Slopes along directions, random ones at the first points if none are given; None if rounding hides them."""
+    n, d = points.shape
+    if directions is None:
+        n = min(n, _POINTS)
+        directions = known.gaussian(n * _DIRECTIONS).reshape(n, _DIRECTIONS, d)
+    moves = _step(known, points[:n], values) * directions
+    rows = np.concatenate([(points[:n, None] + sign * moves).reshape(-1, d) for sign in (1, -1)])
+    rows = inside(known.offer, rows)
+    ahead, behind = np.split(known.values(rows), 2)
+    seen = np.split(as_seen(known.offer, rows), 2)
+    moved = (seen[0] - seen[1]).reshape(moves.shape)
+    lengths = np.abs(moved).max(axis=2, keepdims=True)
+    slopes = (ahead - behind).reshape(n, directions.shape[1], -1) / lengths
+    spread = float(np.sqrt(np.mean(slopes**2)))
+    rounding = known.epsilon * float(np.abs(values).max()) + known.quantum / 2
+    tolerance = max(_TOLERANCE[known.offer.dtype], 8 * rounding / float(lengths.min()) / max(spread, 1e-300))
+    return None if tolerance > _COARSEST else Slopes(points[:n], moved / lengths, slopes, tolerance)
+
+
+def _step(known: Known, points: Array, values: Array) -> Array:
+    size = np.sqrt(np.mean(points**2, axis=1)).reshape(-1, 1, 1)
+    step: Array = _STEP[known.offer.dtype] * size
+    if known.decimals is not None:
+        # Long enough to stand out of the rounding, if values change by their own size over the input's size.
+        step = np.maximum(step, size * min(400 * known.quantum / float(np.abs(values).max()), 2.0**-4))
+    return step
+
+
+def predict(known: Known, measured: Slopes, values: Array, gradients: Array, *, scaled: bool = False) -> bool:
+    """Whether these gradients predict the slopes, up to a positive factor if ``scaled``; notes of which outputs."""
+    for classes in known.possible(values):
+        rows = explained(classes, values)
+        slopes = np.take_along_axis(measured.slopes, rows[:, None, :], axis=2)
+        predicted = np.einsum("ijd,ird->ijr", measured.directions, gradients)
+        if scaled:
+            factors = (predicted * slopes).sum(axis=1) / np.maximum((predicted**2).sum(axis=1), 1e-300)
+            if (factors < 0).any():
+                continue
+            predicted = factors[:, None, :] * predicted
+        # Kinks within a step spoil some slopes; a wrong guess spoils all.
+        size = float(np.sqrt(np.mean(slopes**2)))
+        gaps = np.abs(predicted - slopes).max(axis=2).ravel()
+        if size > 0 and np.median(gaps) <= measured.tolerance * size:
+            known.correct(gradients=classes)
+            return True
+    return False
