@@ -1,8 +1,12 @@
 """``relumine report``: a page from what an audit stored, or a message that says what is wrong."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 import audit_examples as examples
@@ -93,3 +97,21 @@ def test_what_is_not_there_or_cannot_be_written_is_told(stored, tmp_path):
     ended = run(stored, "-o", tmp_path / "no" / "folder" / "page.html")
     assert ended.exit_code == 2
     assert "choose another place" in ended.stderr
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The relumine commands of a page, in words."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[line.index("relumine") + 1 :] for line in words if "relumine" in line]
+
+
+TUTORIAL = Path(__file__).parents[2] / "docs" / "tutorial.md"
+
+
+@pytest.mark.parametrize("words", commands_of(TUTORIAL), ids=" ".join)
+def test_commands_of_the_tutorial_are_understood(words):
+    command = next(one for one in app.registered_commands if one.callback.__name__ == words[0])
+    parser = typer.main.get_command_from_info(command, pretty_exceptions_short=False, rich_markup_mode=None)
+    parser.make_context(words[0], list(words[1:]))

@@ -97,12 +97,12 @@ def frontier(result: AuditResult) -> Chart | None:
     if not any(curve.defence for curve in curves):
         return None
     levels = list(dict.fromkeys(curve.level for curve in curves))
-    reached = [queries_to(curve, "95") for curve in curves]
     return Chart(
         "frontier",
         tuple(_useful(name, curves) for name in _USEFULNESS),
         (
-            _needed(reached),
+            _needed(curves, "95", "queries to 95 %", "↑ queries to 95 % agreement: more is better"),
+            _needed(curves, "exact", "queries to exact", "↑ queries to exact recovery: more is better"),
             Axis("agreement", "best agreement", "↑ best agreement of a clone: less is better", 0, 1, _PER_CENT),
         ),
         tuple(_defences(result, [curve for curve in curves if curve.level == level]) for level in levels),
@@ -132,10 +132,9 @@ def _known(value: float | None) -> float:
     return value if value is not None and math.isfinite(value) else 0.0
 
 
-def _needed(reached: list[float]) -> Axis:
-    low, high, ticks = logarithmic(reached)
-    label = "↑ queries to 95 % agreement: more is better"
-    return Axis("queries", "queries to 95 %", label, low, high, ticks, logarithmic=True, beyond="not reached")
+def _needed(curves: list[Curve], milestone: str, switch: str, label: str) -> Axis:
+    low, high, ticks = logarithmic([queries_to(curve, milestone) for curve in curves])
+    return Axis(milestone, switch, label, low, high, ticks, logarithmic=True, beyond="not reached")
 
 
 def _defences(result: AuditResult, curves: list[Curve]) -> Series:
@@ -157,7 +156,7 @@ def _defence(curve: Curve) -> Mark:
     )
     return Mark(
         useful,
-        {"queries": (queries,) * 3, "agreement": (agreement,) * 3},
+        {"95": (queries,) * 3, "exact": (queries_to(curve, "exact"),) * 3, "agreement": (agreement,) * 3},
         said,
         caption=wording.label(curve.defence, 20) or "undefended",
     )

@@ -14,7 +14,7 @@ COLUMNS = (*(f"{100 * share:.0f}" for share in MILESTONES), "exact")
 # How curves ended, in words that claim no more than was seen.
 _ENDS = {
     "exact": "recovered exactly",
-    "reached": "copied",
+    "reached": "imitated",
     "not reached": "not reconstructed by these attacks",
     "inconclusive": "could not be decided",
 }
