@@ -123,6 +123,33 @@ def test_an_answer_is_on_disk_before_it_is_returned(path: Path) -> None:
     assert len(stored) == 2
 
 
+def test_answers_are_taken_to_the_disk_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the file itself, without its log, was waited for: a power cut leaves it."""
+    metered = rl.Metered(two_layer(5, 4, 3).oracle, ledger=rl.Ledger(path))
+    monkeypatch.setattr("relumine.oracle.ledger._SECONDS_BETWEEN_FLUSHES", 0.0)
+    metered(rows(2), gradients=True)
+    monkeypatch.undo()
+    metered(rows(3, seed=1), gradients=True)
+    (alone := path.with_name("alone.sqlite")).write_bytes(path.read_bytes())
+    with sqlite3.connect(alone) as other:
+        assert other.execute("SELECT COUNT(*) FROM answers").fetchone() == (2,)
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT COUNT(*) FROM answers").fetchone() == (5,)
+
+
+def test_a_ledger_that_nobody_holds_is_closed_and_can_be_opened_at_once(path: Path) -> None:
+    problem = two_layer(5, 4, 3)
+    for _ in range(20):
+        counting = Counting(problem.oracle)
+        rl.Metered(counting, ledger=rl.Ledger(path))(rows(50), gradients=True)
+    assert counting.queries == 0
+    log = path.with_name(path.name + "-wal")
+    until = time.monotonic() + 10
+    while log.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not log.exists()
+
+
 def test_replayed_answers_may_be_written_to(path: Path) -> None:
     for _ in range(2):
         metered = rl.Metered(two_layer(5, 4, 3).oracle, ledger=rl.Ledger(path))

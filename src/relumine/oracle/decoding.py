@@ -25,7 +25,10 @@ def decoded(text: bytes) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, simdjson.Object):
-        return {name: _plain(value[name]) for name in value}  # items() would make lists of everything
+        try:
+            return {name: _plain(value[name]) for name in value}  # items() would make lists of everything
+        except KeyError:  # of a name that has a NUL in it
+            return value.as_dict()
     if not isinstance(value, simdjson.Array):
         return value
     numbers = _numbers(value)
