@@ -56,8 +56,16 @@ def networks(seeds: int = 20) -> Iterator[Case]:
 
 def fresh(seeds: int = 20) -> Iterator[Case]:
     """Networks that nobody looked at while the method was made."""
-    for widths in ("20-10-5-3", "40-20-10-2", "100-32-16-10", "40-20-10-10-3"):
-        for seed in range(1000, 1000 + seeds):
+    for widths in (
+        "40-20-10-10-3",
+        "40-20-10-10-1",
+        "10-20-20-1",
+        "20-10-5-3",
+        "40-20-10-2",
+        "100-32-16-10",
+        "80-40-20-1",
+    ):
+        for seed in range(2000, 2000 + seeds):
             yield Case("fresh", widths, "float64", seed)
 
 

@@ -164,11 +164,13 @@ class Growth:
         fit = last_layer(layers, rows, biases, book, self.search.rng, self.search.precision)
         if fit is None:
             return None
-        last = fit.last
         if len(fit.wrong):
             progress.nearly, progress.hint.suspects = True, fit.wrong
             stage.witness(fit)
+            fit = stage.filled(fit) if progress.stuck >= _PATIENCE else fit
+        if len(fit.wrong):
             return None
+        last = fit.last
         term = last.turned().jacobian
         plain = last.plain(10 * self.search.precision.fit) is not None or term.size < last.units
         if plain or progress.stuck >= _PATIENCE or progress.effort == _EFFORTS:

@@ -17,10 +17,11 @@ from relumine.reconstruct.shallow import Shallow, rank_one
 # times more equations than unknowns.
 _DIRECTIONS = 3
 # Answers that are not explained are a missing unit's if at least this share is, by so many times more equations than
-# unknowns; so many rounds find which.
+# unknowns; so many rounds find which, and are worth their time for so many unknowns.
 _MOST = 0.8
 _TIMES = 2
-_ROUNDS = 12
+_ROUNDS = 25
+_WIDEST = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +48,8 @@ def last_layer(
     found = _least_squares(system, target)
     good = _misses(system, target, found) <= allowed
     if not good.all():
+        if system.shape[2] > _WIDEST:
+            return None
         good = _majority(system, target, found) <= allowed
         if good.sum() < _MOST * len(good) or good.sum() * system.shape[1] < _TIMES * system.shape[2]:
             return None
@@ -88,10 +91,11 @@ def _misses(system: Array, target: Array, found: Array) -> Array:
 
 
 def _majority(system: Array, target: Array, found: Array) -> Array:
-    """The misses when the sum of their sizes is least, not of their squares: most are then zero, if that can be."""
+    """The misses when the sum of their roots is least, not of their squares: most are then zero, if that can be."""
     misses = _misses(system, target, found)
     for _ in range(_ROUNDS):
-        weight: Array = 1 / np.sqrt(np.maximum(misses, 1e-12 * max(float(misses.max()), 1e-300)))
+        weight = np.maximum(misses, 1e-12 * max(float(misses.max()), 1e-300)) ** -0.75
+        weight /= weight.max()
         found = _least_squares(system * weight[:, None, None], target * weight[:, None, None])
         misses = _misses(system, target, found)
     return misses

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep_cells import FURTHER, JUST_ON, Cell, cell_around, views
 from relumine.reconstruct.deep_follow import REACH, Follower
-from relumine.reconstruct.deep_last import Fit, hidden_switches
+from relumine.reconstruct.deep_last import Fit, hidden_switches, last_layer
 from relumine.reconstruct.deep_layers import Layers
 from relumine.reconstruct.deep_pullback import PulledBack
 from relumine.reconstruct.deep_search import Search
@@ -30,6 +30,9 @@ _BOLD = 12
 _NEIGHBOURS = 12
 # A boundary is followed from so many of the places where it was seen.
 _STARTS = 12
+# So many units whose row is known in part are taken into the last layer, with numbers no larger than this.
+_FILLED = 6
+_LARGEST = 1e3
 # So many times a unit is aimed at.
 _PATIENCE = 4
 
@@ -83,6 +86,25 @@ class NextLayer:
         if len(places):
             found = hidden_switches(self.layers, Fit(fit.last, places), self.search.book, gradients, self.same)
             self.units = gather(self.units, found, self.same)
+
+    def filled(self, fit: Fit) -> Fit:
+        """The fit with units added whose row is known in part, if that explains more answers.
+
+        Where a feature is never seen on at a unit's boundary, the unit does not switch while the feature is on: any
+        number that keeps it from switching at the answered points is as good as the true one.
+        """
+        book, search = self.search.book, self.search
+        parts = [unit for unit in self.units if not unit.complete and len(unit.lines) > 1]
+        for unit in sorted(parts, key=lambda each: -len(each.seen))[:_FILLED]:
+            for row in _fillings(unit, self.layers.features(book.points)):
+                rows, biases = np.vstack([fit.last.rows, row]), np.append(fit.last.biases, unit.plane[1])
+                better = last_layer(self.layers, rows, biases, book, search.rng, search.precision)
+                if better is not None and len(better.wrong) < len(fit.wrong):
+                    fit = better
+                    break
+            if not len(fit.wrong):
+                break
+        return fit
 
     @property
     def numbers(self) -> int:
@@ -258,6 +280,20 @@ class NextLayer:
         for feature in rng.permutation(np.flatnonzero(~unit.shown))[:_NEIGHBOURS]:
             one, _ = unit.seen[int(rng.integers(len(unit.seen)))]
             yield cell_around(self.layers, one.point, self._bounds, flip=int(feature))
+
+
+def _fillings(unit: Unit, features: Array) -> list[Array]:
+    """The unit's row with one number for all features not shown, large enough to keep the unit on, or off, there."""
+    row, bias = unit.plane
+    unknown = features[:, ~unit.shown].sum(axis=1)
+    there = unknown > 0
+    known = features[there] @ (row * unit.shown) + bias
+    rows = []
+    for side in (-1.0, 1.0):
+        least = float((-side * known / unknown[there]).max(initial=0))
+        if least < _LARGEST:
+            rows.append(np.where(unit.shown, row, side * (1.1 * least + 0.1)))
+    return rows
 
 
 def _independent(rows: Array, order: NDArray[np.intp]) -> tuple[list[int], list[int]]:
