@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from relumine.audit.attacks import attacks_for
 from relumine.audit.gate import Condition, parse_condition
 from relumine.audit.levels import Level, Setting, levels_of
 from relumine.audit.result import Case, Record
+from relumine.audit.served import attacks_at, explanation_of
 from relumine.audit.settings import AuditSettings
 from relumine.defend import parse
 from relumine.errors import MisuseError
@@ -119,7 +119,7 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
         offer = (shown if chain is None else chain(shown)).offer
     except MisuseError:
         return None
-    attacks = attacks_for(level.name, offer, chain, deviation=setting.deviation)
+    attacks = attacks_at(level.name, offer, chain, setting.deviation, explanation_of(oracle))
     exact = tuple(attack.name for attack in attacks if attack.exact)
     learned = tuple(attack.name for attack in attacks if not attack.exact)
     return Line(level, defence, exact, _by(student, learned))

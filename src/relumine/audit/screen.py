@@ -16,7 +16,7 @@ from relumine.audit.run import Progress
 # Where progress goes to a file or a pipe, a line is written no more often than this; failures always.
 _SECONDS_BETWEEN_LINES = 10
 
-_MILESTONES = ("50", "90", "95", "99", "exact")
+_MILESTONES = ("90", "95", "99", "exact")
 _COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
 _OF_GATES = {"passed": "green", "failed": "red", "undecided": "yellow"}
 
@@ -94,13 +94,13 @@ def show_result(console: Console, result: AuditResult) -> None:
 
 
 def _table(curves: tuple[Curve, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, caption="queries to each agreement with the target, mean over seeds")
-    table.add_column("exposed")
+    table = Table(box=box.SIMPLE_HEAD, caption="queries until a clone agrees so far with the target, mean over seeds")
+    table.add_column("exposed", overflow="fold")
     for milestone in _MILESTONES:
         header = milestone if milestone == "exact" else f"{milestone} %"
         table.add_column(header, justify="right")
-    table.add_column("best agreement", justify="right")
-    table.add_column("by")
+    table.add_column("best", justify="right")
+    table.add_column("by", overflow="fold")
     for curve in curves:
         best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
         figures = [_need(curve.need(milestone)) for milestone in _MILESTONES]
