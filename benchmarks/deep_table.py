@@ -84,14 +84,25 @@ def _growth(depth: list[Row], width: list[Row]) -> str:
         axis.loglog(units, everything, "x", ms=4, label="all queries")
         for numbers, kind in ((gradients, "gradient queries"), (everything, "all queries")):
             if len(set(units)) > 1:
-                slope, offset = np.polyfit(np.log(units), np.log(numbers), 1)
+                slope, error, offset = _exponent(units, numbers)
                 ends = np.array([min(units), max(units)])
                 axis.loglog(ends, np.exp(offset) * ends**slope, "-", lw=1, color="grey")
-                fitted.append(f"{kind} grow as units^{slope:.2f} with {name}")
+                fitted.append(f"{kind} grow as units^({slope:.2f} ± {error:.2f}) with {name}")
         axis.set(xlabel="hidden units", ylabel="queries", title=f"growing {name}")
+        axis.set_xticks(sorted(set(units)), sorted(set(units)), minor=False)
+        axis.set_xticks([], minor=True)
         axis.legend(fontsize=8)
     figure.savefig(PAGE.with_name("deep-growth.png"), dpi=120)
-    return "\n".join([*lines, "", "Fitted over the recovered runs: " + "; ".join(fitted) + "."])
+    fits = f"Fitted over the recovered runs, with standard errors: {'; '.join(fitted)}."
+    return "\n".join([*lines, "", fits])
+
+
+def _exponent(units: list[int], numbers: list[int]) -> tuple[float, float, float]:
+    """The slope of a line through the logarithms, its standard error, and the offset."""
+    x, y = np.log(units), np.log(numbers)
+    slope, offset = np.polyfit(x, y, 1)
+    rest = y - slope * x - offset
+    return slope, float(np.sqrt(rest @ rest / max(len(x) - 2, 1) / ((x - x.mean()) ** 2).sum())), offset
 
 
 def _means(good: list[Row]) -> str:

@@ -101,8 +101,9 @@ class _Run:
             if not len(wrong):
                 return
             with self.meter.phase("trace"):
-                for i in self._clearest(wrong)[:_TRACES]:
-                    self._trace(network, self.comparison.points[i])
+                traced = [self._trace(network, self.comparison.points[i]) for i in self._clearest(wrong)[:_TRACES]]
+                if not any(traced):
+                    self.search.whole_line()
         raise Stop(Outcome.NOT_VERIFIED, f"{len(wrong)} compared points differ after {_ATTEMPTS} attempts")
 
     # -- verifying
@@ -149,11 +150,11 @@ class _Run:
             on += (signal > 0).sum(axis=1)
         return wrong[np.argsort(-on, kind="stable")]
 
-    def _trace(self, network: Network, wrong: Array) -> None:
+    def _trace(self, network: Network, wrong: Array) -> bool:
         """Find the kink behind which the network goes wrong: halve the way from where it is right, by values."""
         right = np.flatnonzero(self._misses(network) <= self._tolerance)
         if not len(right):
-            return
+            return False
         start = self.comparison.points[self.rng.choice(right)]
         low, high = 0.0, 1.0
         for _ in range(self.search.precision.halvings):
@@ -167,6 +168,7 @@ class _Run:
         known = len(book.steps().left)
         self.search.stretch(ends[0], ends[1])
         self.growth.leads |= set(range(known, len(book.steps().left)))
+        return bool(book.steps(known).kinked.any())
 
     # -- results
 

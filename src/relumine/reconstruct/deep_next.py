@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep_cells import FURTHER, JUST_ON, Cell, cell_around, views
-from relumine.reconstruct.deep_follow import REACH, Follower
+from relumine.reconstruct.deep_follow import REACH, Follower, complement
 from relumine.reconstruct.deep_last import Fit, hidden_switches, last_layer
-from relumine.reconstruct.deep_layers import Layers
+from relumine.reconstruct.deep_layers import Layers, Mask
 from relumine.reconstruct.deep_pullback import PulledBack
 from relumine.reconstruct.deep_search import Search
 from relumine.reconstruct.deep_units import Sighting, Unit, crossings, gather, sightings
@@ -20,6 +20,8 @@ from relumine.reconstruct.deep_walk import walk
 _SHOWS = 0.75
 # Half the length of the short stretch that proves a unit at another place.
 _ACROSS = 1e-2
+# A stretch may be this oblique to the boundary it is to cross.
+_STEEP = 0.05
 # A region is searched within this distance of the origin in every coordinate.
 _REACH = 4.0
 # Of so many points the closest is connected with one at which a missing unit is on.
@@ -245,15 +247,23 @@ class NextLayer:
             unknown = cell.on & ~unit.shown
             point = cell.inside(self.search.rng, on_plane=unit.plane, small=unknown if unknown.any() else None)
             if point is not None:
-                return self._stretch_at(unit, point, cell.slope, int(unknown.sum()))
+                return self._stretch_at(unit, point, cell.slope, unknown)
         return not unit.complete and self._walk(unit)
 
-    def _stretch_at(self, unit: Unit, point: Array, slope: Array, unknown: int) -> bool:
-        """A short stretch across the unit's boundary at this point of it, where so many features are not known."""
+    def _stretch_at(self, unit: Unit, point: Array, slope: Array, unknown: Mask) -> bool:
+        """A short stretch across the unit's boundary at this point of it, where these features are just on.
+
+        It keeps its distance from these features' boundaries: what is not known of the row moves the unit's boundary a
+        little, and may even turn it around.
+        """
         normal = unit.plane[0] @ slope
-        # What is not known of the row moves the boundary a little.
-        normal *= (_ACROSS + 4 * JUST_ON * unknown) / np.linalg.norm(normal)
-        return self.search.stretch(point - normal, point + normal)
+        free = complement(slope[unknown])
+        along = free.T @ (free @ normal)
+        steepness = float(np.linalg.norm(along) / np.linalg.norm(normal))
+        if steepness < _STEEP:
+            along, steepness = normal, 1.0
+        along *= (_ACROSS + 4 * JUST_ON * unknown.sum() / steepness) / np.linalg.norm(along)
+        return self.search.stretch(point - along, point + along)
 
     def _walk(self, unit: Unit) -> bool:
         """The same where the boundary leads, from region to region; False if it was not found to lead anywhere new."""
@@ -266,7 +276,8 @@ class NextLayer:
                 blurred = starts + spread * rng.standard_normal(starts.shape)
                 points = walk(self.layers, unit.plane, unit.shown, int(feature), blurred, reach)
                 if len(points):
-                    return self._stretch_at(unit, points[0], self.layers.feature_slopes(points[:1])[0], 1)
+                    slope = self.layers.feature_slopes(points[:1])[0]
+                    return self._stretch_at(unit, points[0], slope, np.arange(len(slope)) == feature)
         return False
 
     def _places(self, unit: Unit) -> Iterator[Cell]:
