@@ -6,6 +6,9 @@ Starts a real KServe server with a Captum explainer on this machine, reconstruct
 compares with the same reconstruction of the network in this process: queries, error, and the wall time of the
 reconstruction over the time during which a request was on its way (``time_ratio``). The sum of the requests' times
 (``time_ratio_sum``) is no measure of overhead: it grows when a question is split into requests that overlap.
+
+Other work on the machine stretches all of these. Processor time it nearly leaves alone: ``cpu_ratio`` is what client
+and server used over what the server used and the client needed to send and receive.
 """
 
 import argparse
@@ -16,11 +19,43 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import relumine as rl
 from problems import Problem, error, two_layer
+from relumine.oracle.sender import Sender
 from servers import kserve
+
+
+class Processor:
+    """Seconds of processor time: the client's, its requests' among them, and the server's."""
+
+    def __init__(self) -> None:
+        self.client, self.server, self.requests = -time.process_time(), -_server_seconds(), 0.0
+        self._exchange = Sender._exchange
+
+    def __enter__(self) -> "Processor":
+        def timed(*arguments: object) -> object:
+            started = time.thread_time()
+            try:
+                return self._exchange(*arguments)
+            finally:
+                self.requests += time.thread_time() - started
+
+        Sender._exchange = timed
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        Sender._exchange = self._exchange
+        self.client += time.process_time()
+        self.server += _server_seconds()
+
+
+def _server_seconds() -> float:
+    times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
+    return sum(each.user + each.system for each in times)
 
 
 def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, object]:
@@ -29,7 +64,7 @@ def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, o
     local = rl.TwoLayer()(problem.oracle, rng=seed)
     seconds_local = time.perf_counter() - started
     started = time.perf_counter()
-    with rl.HttpOracle(url, offer=problem.offer, run=folder / str(seed)) as oracle:
+    with Processor() as used, rl.HttpOracle(url, offer=problem.offer, run=folder / str(seed)) as oracle:
         remote = rl.TwoLayer()(oracle, rng=seed)
         traffic = oracle.traffic
     seconds = time.perf_counter() - started
@@ -48,6 +83,10 @@ def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, o
         "seconds_local": round(seconds_local, 3),
         "time_ratio": round(seconds / traffic.busy_seconds, 3),
         "time_ratio_sum": round(seconds / traffic.seconds, 3),
+        "cpu_client": round(used.client, 3),
+        "cpu_requests": round(used.requests, 3),
+        "cpu_server": round(used.server, 3),
+        "cpu_ratio": round((used.server + used.client) / (used.server + used.requests), 3),
     }
 
 
@@ -67,7 +106,7 @@ def main() -> None:
                     print(json.dumps(row), file=file)
         ratios = {
             name: statistics.median(float(str(row[name])) for row in rows)
-            for name in ("queries_ratio", "time_ratio", "time_ratio_sum")
+            for name in ("queries_ratio", "time_ratio", "time_ratio_sum", "cpu_ratio")
         }
         worst = max(float(str(row["error"])) for row in rows)
         print(f"{dtype}: medians {ratios}, worst error {worst:.1e}")
