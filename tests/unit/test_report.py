@@ -30,12 +30,11 @@ HOSTILE = {
 SVG = "{http://www.w3.org/2000/svg}"
 CORNERS = {
     "full": examples.full(),
-    "without a price": examples.full(price=None),
     "nothing": examples.nothing(),
     "constant": examples.constant(),
     "not numbers": examples.not_numbers(),
     "many defences": examples.many_defences(),
-    "no gallery": replace(examples.full(), gallery=(), units=()),
+    "no price, no pictures": replace(examples.full(price=None), gallery=(), units=()),
     "empty curves": replace(
         examples.full(),
         curves=tuple(replace(curve, points=(), needs=(), status="inconclusive") for curve in examples.full().curves),
@@ -155,7 +154,7 @@ def test_the_short_table_says_queries_spread_cost_and_baseline():
     )
     assert rows["label only"][4] == "> 5,000"
     assert "not reconstructed by these attacks within 5,000 queries" in rows["label only"][6]
-    assert not [cell for row in cells(page("without a price"), "exposed") for cell in row if "costs" in cell]
+    assert not [cell for row in cells(page("no price, no pictures"), "exposed") for cell in row if "costs" in cell]
 
 
 def test_milestones_that_some_seeds_missed_say_so():
