@@ -181,8 +181,8 @@ class TopRun:
         """All points whose values are known, but for those that are compared, and the values."""
         sights = self._sights
         finite = np.isfinite(sights.values).all(axis=1)
-        points = np.concatenate([sights.points[finite], self.values[0]])
-        return points, np.concatenate([sights.values[finite], self.values[1]])
+        known = [(sights.points[finite], sights.values[finite]), self.values, *self.asker.beside]
+        return np.concatenate([points for points, _ in known]), np.concatenate([values for _, values in known])
 
     def _refined(self, model: Shallow) -> tuple[Array, Array]:
         """Rows without what blurred them, and biases with which their boundaries meet the line where they did."""

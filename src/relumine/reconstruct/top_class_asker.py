@@ -12,10 +12,13 @@ from relumine.reconstruct.profile import Profile
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.top_class_line import Seen, seen_by_profile, seen_by_tangents
 from relumine.reconstruct.top_class_sights import OneGradient, Sights
+from relumine.reconstruct.top_class_slopes import SlopeSearch
 
 # How far out a line is searched, and how close two points are that lie in one cell nearly always (as in two_layer.py).
 _FAR = {"float64": 1e5, "float32": 1e3}
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
+# Below this noise floor differences of values are slopes.
+_EXACT = 1e-12
 # So many times more points are compared where a box limits the search.
 _IN_A_BOX = 25
 # The border of two classes is found by so many halvings.
@@ -33,6 +36,7 @@ class Asker:
         self.oracle = OneGradient(meter)
         self.comparison = Comparison(self.oracle, rng)
         self.noise = Noise(0.0)
+        self.beside: list[tuple[Array, Array]] = []  # points of lines asked for values, and these
         self._limit = limit
         self._asked = 0
 
@@ -104,15 +108,29 @@ class Asker:
     def search(self, line: Line, calibrated: Sights | None) -> tuple[list[Seen], Sights]:
         """The units that a line shows; ``calibrated`` are the sights from which the first line began."""
         if self.oracle.link is None:
-            return seen_by_tangents(line, self._begin(line, calibrated), self._ask_on, self.noise)
+            begin = self._begin(line, calibrated)
+            cheaply = calibrated is not None and self.noise.floor <= _EXACT and self.offer.box is None
+            found = self._by_slopes(line, begin) if cheaply else None
+            return found or seen_by_tangents(line, begin, self._ask_on, self.noise)
         profile = Profile(
-            lambda t: self.values(self.comparison.representable(line.points(t))),
+            lambda t: self._values_on(line, t)[1],
             self.noise,
             box=line.within(self.offer.box),
             limit=0.5 * self.oracle.link.limit,
             found=self.meter.found,
         )
         return seen_by_profile(line, profile, self._ask_on, self.noise)
+
+    def _by_slopes(self, line: Line, begin: tuple[list[float], Sights]) -> tuple[list[Seen], Sights] | None:
+        """The cheap way: what it overlooks is found on further lines."""
+        search = SlopeSearch(line, self._ask_on, self._values_on, self.noise)
+        found = search.seen(begin)
+        self.beside += search.beside
+        return found
+
+    def _values_on(self, line: Line, t: list[float]) -> tuple[Array, Array]:
+        points = self.comparison.representable(line.points(t))
+        return points, self.values(points)
 
     def _begin(self, line: Line, calibrated: Sights | None) -> tuple[list[float], Sights]:
         """The ends of a line and something between them."""

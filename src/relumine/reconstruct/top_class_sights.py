@@ -45,6 +45,10 @@ class Sights:
         size = float(np.abs(self.values[[first, second]]).max())
         return bool(tops[0] == tops[1] or min(one, other) <= noise.of(size) / 4)
 
+    def at(self, rows: list[int]) -> "Sights":
+        """These of them."""
+        return Sights(self.points[rows], self.values[rows], self.tops[rows], self.mixes[rows], self.gradients[rows])
+
     def and_then(self, others: "Sights") -> "Sights":
         """These and, after them, those."""
         return Sights(
