@@ -19,7 +19,7 @@ from relumine.audit.result import AuditResult
 from relumine.audit.trial import subject_of
 from relumine.cli import app
 from relumine.study.engines import ThisProcess
-from servers import ModelServer, served
+from servers import ModelServer, Reply, served
 
 TARGETS = """
 import time
@@ -242,6 +242,18 @@ def _records(folder: Path) -> int:
     """How many are on file, without opening a file that another process holds."""
     store = folder / "kept" / "audit.sqlite"
     return store.read_bytes().count(b'"outcome"') if store.exists() else 0
+
+
+def test_a_server_that_goes_away_is_left_alone(here):
+    server = ModelServer(two_layer(6, 5, 3).oracle, lambda seen, _: Reply(403, {"error": "no more"}))
+    with served(server) as url:
+        shape = ["--input-shape", "6", "--outputs", "3", "--dtype", "float64"]
+        done = relumine("audit", url, *shape, "--seeds", "3", "--budget", "10", "--run", "kept")
+    assert done.exit_code == 3, done.output
+    assert len(server.requests) < 10
+    assert not [record for record in kept().records if record.queries]
+    assert "not tried" in done.output
+    assert {curve.status for curve in kept().curves} == {"inconclusive"}
 
 
 def test_a_server_gives_the_same_verdict_and_every_paid_answer_is_kept(here):

@@ -34,6 +34,9 @@ CurveKey = tuple[str, str]
 _COMPARED = 8
 _SAME = 1e-3
 
+# A server that fails in so many cases, one after the other, is asked no more.
+_PATIENCE = 3
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -124,13 +127,13 @@ class _Run:
         self.finished: dict[Case, Finished] = {}
         self._running: list[Case] = []
         self._budget = 0
+        self._failures = 0
         self._twins = twins_of(lines)
         self._stopped: dict[CurveKey, str] = {}
         self.seconds_before = float(store.noted("seconds") or 0)
 
     def run(self) -> tuple[dict[CurveKey, str], dict[CurveKey, Usefulness | None]]:
-        """Budget after budget, until every curve is clear or the largest was tried: why each ended, and what its
-        explanations are worth."""
+        """Budget after budget, until curves are clear: why each ended, and what its explanations are worth."""
         clock = time.monotonic()
         with self._engine:
             for budget in budgets_of(self._settings):
@@ -172,9 +175,13 @@ class _Run:
         twins = {case: twin for case in cases if (twin := self._twin(case)) != case and twin in known}
         own = [case for case in cases if case not in twins]
         self.finished |= {case: self._kept[case] for case in own if case in self._kept}
-        function = partial(run_case, self._target)
-        for case, finished in self._engine.run(function, self._starting([c for c in own if c not in self._kept])):
+        todo = [case for case in own if case not in self._kept]
+        for case, finished in self._engine.run(partial(run_case, self._target), self._starting(todo)):
+            self._running.remove(case)
             self._keep(failed(case, finished.reason) if isinstance(finished, Lost) else finished)
+        for case in todo:
+            if case not in self.finished:
+                self._keep(failed(case, "not tried, because the server does not answer any more"))
         self.finished |= {case: _copied(self.finished[twin], case) for case, twin in twins.items()}
 
     def _twin(self, case: Case) -> Case:
@@ -185,6 +192,8 @@ class _Run:
     def _starting(self, cases: Iterable[Case]) -> Iterator[Case]:
         """The cases, each told to whoever watches as a worker takes it."""
         for case in cases:
+            if self._gone:
+                return
             self._running.append(case)
             self._tell(None)
             yield case
@@ -193,8 +202,16 @@ class _Run:
         self._store.keep(finished)
         case = finished.record.case
         self.finished[case] = finished
-        self._running.remove(case)
+        if finished.record.failed:
+            self._failures += 1
+        elif finished.record.queries:
+            self._failures = 0
         self._tell(finished.record)
+
+    @property
+    def _gone(self) -> bool:
+        """Whether a server failed so often in a row that nothing more is sent to it."""
+        return self._settings.remote and self._failures >= _PATIENCE
 
     def _tell(self, ended: Record | None) -> None:
         if self._watch is not None:
