@@ -22,6 +22,7 @@ def write(rows: dict[str, list[Row]]) -> None:
     page = _replaced(page, "growth", _growth(rows["depth"], rows["width"]))
     PAGE.write_text(page)
     draw_slice(PAGE.with_name("deep-slice.png"))
+    draw_follow(PAGE.with_name("deep-follow.png"))
 
 
 def _replaced(page: str, name: str, text: str) -> str:
@@ -132,5 +133,35 @@ def draw_slice(path: Path) -> None:
     axis.plot([], [], color="tab:blue", label="first layer: straight")
     axis.plot([], [], color="tab:red", label="second layer: bends where it meets the first")
     axis.legend(loc="upper left", fontsize=8)
-    axis.set(xticks=[], yticks=[])
+    axis.set(xticks=[], yticks=[], aspect="equal")
+    figure.savefig(path, dpi=120)
+
+
+def draw_follow(path: Path) -> None:
+    """One second-layer boundary of a network with two inputs, and its normals between the boundaries it crosses."""
+    rng = np.random.default_rng(12)
+    rows, biases = rng.standard_normal((7, 2)), 0.5 * rng.standard_normal(7)
+    row = rng.standard_normal(7)
+    grid = np.linspace(-2, 2, 600)
+    x, y = np.meshgrid(grid, grid)
+    signal = np.stack([x.ravel(), y.ravel()], axis=1) @ rows.T + biases
+    deeper = (np.maximum(signal, 0) @ row).reshape(x.shape)
+    deeper -= np.median(deeper)
+    figure = Figure(figsize=(5.2, 5), layout="constrained")
+    axis = figure.subplots()
+    for unit in signal.T:
+        axis.contour(x, y, unit.reshape(x.shape), levels=[0], colors="tab:blue", linewidths=0.8)
+    lines = axis.contour(x, y, deeper, levels=[0], colors="tab:red", linewidths=1.8)
+    for line in lines.allsegs[0]:
+        regions = [tuple(region) for region in (line @ rows.T + biases > 0)]
+        starts = [0, *(i for i in range(1, len(line)) if regions[i] != regions[i - 1]), len(line)]
+        for first, last in pairwise(starts):
+            point = line[(first + last) // 2]
+            normal = (np.array(regions[(first + last) // 2]) * row) @ rows
+            if last - first > 8:
+                axis.annotate("", point + 0.3 * normal / np.linalg.norm(normal), point, arrowprops={"arrowstyle": "->"})
+    axis.plot([], [], color="tab:blue", label="7 units, 2 inputs")
+    axis.plot([], [], color="tab:red", label="a deeper boundary; arrows: its normals")
+    axis.legend(loc="upper left", fontsize=8)
+    axis.set(xticks=[], yticks=[], aspect="equal")
     figure.savefig(path, dpi=120)

@@ -74,6 +74,14 @@ def test_more_units_than_inputs_are_recovered_the_right_way_around(widths):
     np.testing.assert_allclose(signs.max(axis=1), 1, atol=1e-9)
 
 
+def test_a_coarse_expanding_layer_is_not_called_recovered_and_the_remark_says_why():
+    """In float32 boundaries are not known well enough to be followed."""
+    result = run(network(6, 12, 8, 3, seed=0, dtype="float32").oracle)
+    assert result.outcome is rl.Outcome.INCOMPLETE
+    assert "of layer 1, 12 units are complete" in result.evidence.remark
+    assert "turned" in result.evidence.remark
+
+
 def test_a_unit_of_the_last_layer_that_is_off_at_few_points_is_found():
     """It is on at all but a few of the points asked, and no kink of its own need have been seen."""
     problem = network(20, 10, 8, 2, seed=4)
@@ -104,7 +112,7 @@ def test_probabilities_are_enough():
 
 
 def test_float32_is_enough_for_a_clone_as_close_as_its_rounding():
-    problem = network(60, 20, 10, 5, seed=1, dtype="float32")
+    problem = network(60, 20, 10, 5, seed=0, dtype="float32")
     result = run(problem.oracle)
     assert result.outcome is RECOVERED
     assert error(result, problem) <= 5e-6

@@ -45,7 +45,8 @@ class Growth:
         self.meter = meter
         self.leads: set[int] = set()  # steps whose kink is of a unit that is missing somewhere
         self.layers = Layers()  # the most that was ever proved
-        self.unfinished: NextLayer | None = None
+        self.unfinished: NextLayer | None = None  # the deepest that was begun
+        self.unturned: NextLayer | None = None  # the last of which it could not be told which way around units are
 
     def proved(self) -> Network | None:
         """The layers that are proved, as a network whose outputs are the signals of the last; None without any."""
@@ -64,14 +65,14 @@ class Growth:
         begun = f"proved: layers of {known} units; of layer {len(stage.layers) + 1}, {len(rows)} units are complete"
         parts = sum(not unit.complete and len(unit.lines) > 1 for unit in stage.units)
         missing = stage.back.missing(rows)
-        if missing is not None and not len(missing.wrong) and not parts:
+        if stage is self.unturned:
             return f"{begun}, but which way around they are turned could not be told: more queries will hardly help"
         left = int(np.linalg.matrix_rank(missing.rest, tol=1e-5)) if missing is not None and len(missing.wrong) else 1
         units = sum(self.layers.widths) + len(rows)
         more = int(np.ceil(self.search.book.count / max(units, 1) * max(left, parts)))
         return (
-            f"{begun}, {parts} are known in part and at least {left} missing; at the price so far that is about {more} "
-            "more gradient queries, with another seed or a higher limit"
+            f"{begun}, {parts} are known in part and at least {left} missing, there or below; at the price so far that "
+            f"is about {more} more gradient queries, with another seed or a higher limit"
         )
 
     def network(self) -> Network | None:
@@ -101,6 +102,7 @@ class Growth:
                     return None
                 continue
             turned = stage.back.turned(rows, biases) or self._followed(stage, rows, biases)
+            self.unturned = stage if turned is None else None
             if turned is None:
                 progress.unturned = progress.unturned + 1 if len(rows) == progress.count else 0
                 progress.count = len(rows)
@@ -131,7 +133,8 @@ class Growth:
 
     def _effort(self, stage: NextLayer, progress: _Progress) -> tuple[Array, Array]:
         """Ask once more for the next layer; what is proved of it then."""
-        self.unfinished = stage
+        if self.unfinished is None or len(stage.layers) >= len(self.unfinished.layers):
+            self.unfinished = stage
         with self.meter.phase(f"layer {len(stage.layers) + 1}"):
             while self.search.book.lines < _LINES:
                 stage.explore(progress.hint, stuck=True)
