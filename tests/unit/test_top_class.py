@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import relumine as rl
-from problems import DEGENERATE, FOREIGN, Capped, Problem, error, two_layer
+from problems import DEGENERATE, FOREIGN, Capped, Problem, error, two_hidden_layers, two_layer
 
 RECOVERED = rl.Outcome.RECOVERED
 probabilities = {"values": "probabilities"}
@@ -152,3 +152,22 @@ def test_gradients_of_something_else_are_noticed():
 
     result = rl.TwoLayer()(rl.FunctionOracle(query, problem.offer), rng=0)
     assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+
+
+# Which method comes next
+
+
+def test_auto_asks_for_values_alone_what_explanations_do_not_show():
+    problem = two_layer(12, 6, 3, gradients=0)
+    W = problem.W.copy()
+    W[0] = 0
+    problem = problem.changed(W=W)
+    result = rl.Auto()(Capped(problem.oracle, 5000), rng=0)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-7
+
+
+def test_auto_asks_no_values_where_gradients_showed_more_layers():
+    result = rl.Auto()(Capped(two_hidden_layers(3, gradients="top").oracle, 5000), rng=0)
+    assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+    assert not any("from values" in phase for phase in result.spent.phases)
