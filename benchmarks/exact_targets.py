@@ -43,6 +43,11 @@ def relative_error(predict: Callable[[Array], Array], truth: Callable[[Array], A
     return float(np.abs(predict(points) - expected).max() / np.abs(expected).max())
 
 
+def agreement(predict: Callable[[Array], Array], truth: Callable[[Array], Array], points: Array) -> float:
+    """The share of these points at which the largest output is the same."""
+    return float(np.mean(predict(points).argmax(axis=1) == truth(points).argmax(axis=1)))
+
+
 @dataclass(frozen=True, eq=False)
 class Network:
     """x ↦ W relu(Ax + b) + c."""

@@ -87,7 +87,10 @@ def piece_errors(jacobians: Array, points: Array, noise: Noise) -> Array:
 
 
 class Gap:
-    """Two neighbouring sights with different pieces, and what follows from them alone."""
+    """Two neighbouring sights with different pieces, and what follows from them alone.
+
+    t: where the pieces meet; inside: whether that is between the two sights; error: how exactly it is known
+    """
 
     def __init__(self, left: Sight, right: Sight, tolerance: float) -> None:
         self.left, self.right, self.tolerance = left, right, tolerance
@@ -98,20 +101,19 @@ class Gap:
         self.output, self.row = rank_one(self.jump)
         self.rank_one = float(np.linalg.norm(self.jump - np.outer(self.output, self.row))) <= tolerance
         steepness = float(self.slope @ self.slope)
-        self.t = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
+        meeting = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
         self.error = (left.error + right.error) / np.sqrt(steepness) if steepness > 0 else 0.0
-
-    @cached_property
-    def inside(self) -> bool:
-        """Whether the pieces meet between the two sights."""
-        return self.left.t < self.t < self.right.t
+        self.inside = left.t < meeting < right.t
+        # In a narrow gap noise moves the meeting out of it.
+        self._nearly_inside = left.t - self.error < meeting < right.t + self.error
+        self.t = float(np.clip(meeting, left.t, right.t)) if self._nearly_inside else meeting
 
     @cached_property
     def single(self) -> bool:
         """Whether all outputs say: one kink, here."""
         miss = float(np.linalg.norm(self.intercept + self.t * self.slope))
         allowed = 4 * (self.left.error + self.right.error) + self.tolerance * abs(self.t)
-        return self.rank_one and self.inside and miss <= allowed
+        return self.rank_one and self._nearly_inside and miss <= allowed
 
     @cached_property
     def parallel(self) -> bool:

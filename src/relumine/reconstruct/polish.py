@@ -24,8 +24,8 @@ _STEPS = 6
 _GAIN = 1e-3
 # Inner iterations of LSMR per step.
 _INNER = 2000
-# Numbers touched per inner iteration beyond which polishing is not worth its time.
-_LARGEST = 3e9
+# Products per inner iteration beyond which all parameters together take too long: then biases alone are fitted.
+_LARGEST = 5e6
 # A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
 _NEAR = 0.03
 # Values of points further out than this many √d show more about directions than the rest can be told from.
@@ -93,6 +93,12 @@ class Answers:
             len(entries), rounding + floor
         )
 
+    def distrust(self, noise: Noise) -> Array:
+        """n: the expected difference between a value and a network whose weights are as exact as one gradient."""
+        of_value, of_entry = self.errors(noise)
+        result: Array = of_value + float(of_entry.max(initial=0)) * np.linalg.norm(self.points, axis=1)
+        return result
+
 
 class Polished:
     """A network that was polished, beside the answers that it was polished with."""
@@ -110,12 +116,19 @@ class Polished:
         """How far the answers are from it, in units of their expected errors: about one for a right network."""
         return self._fit.misfit
 
-    def uncertainty(self, points: Array, rng: np.random.Generator) -> Array:
+    @property
+    def whole(self) -> bool:
+        """Whether all parameters were fitted; of a large network only the biases are."""
+        return not self._fit.large
+
+    def uncertainty(self, points: Array, rng: np.random.Generator) -> Array | None:
         """n×K: by how much the values at these points would change with other noise of the same size.
 
         One draw of such noise is fitted as the answers were. The largest number at many points is what the noise
-        allows; nothing is asked.
+        allows; nothing is asked. None if only biases were fitted: that says nothing about the rest.
         """
+        if not self.whole:
+            return None
         noise = rng.standard_normal(self._fit.residuals.size)
         moved = self._fit.moved(self._fit.solved(noise))
         result: Array = np.abs(moved.logits(points) - self.network.logits(points))
@@ -123,9 +136,14 @@ class Polished:
 
 
 def polished(network: Network, answers: Answers, noise: Noise) -> Polished:
-    """The network that meets all answers best, starting from this one; itself if no step is for the better."""
+    """The network that meets all answers best, starting from this one; itself if no step is for the better.
+
+    Of a large network only the biases are fitted, to the values: these are what a search finds least exactly.
+    """
     fit = _Fit(network, answers, noise)
-    for _ in range(_STEPS if fit.work <= _LARGEST else 0):
+    if fit.large:
+        return Polished(_Fit(fit.moved(fit.biases()), answers, noise))
+    for _ in range(_STEPS):
         better = _improved(fit, answers, noise)
         if better is None:
             break
@@ -151,16 +169,17 @@ class _Fit:
         self.network = network
         self.answers = answers
         self._errors = answers.errors(noise)
+        self._distrust = answers.distrust(noise)
         self._on = self._matched(*_signals(network, answers.points))
         self.signals, self.values = self._forward()
         self._sloped = [on[: len(answers.jacobians)] for on in self._on]
         self._ahead = _products(network, self._sloped, answers.jacobians.shape[:2])
 
     @property
-    def work(self) -> float:
-        """Numbers touched by one product with the derivative."""
-        widths = [weight.size for weight in self.network.weights]
-        return float(len(self.answers.jacobians) * self.answers.values.shape[1] * sum(widths))
+    def large(self) -> bool:
+        """Whether there are too many products with the derivative to take."""
+        rows, outputs = self.answers.jacobians.shape[:2]
+        return bool(rows * outputs * sum(weight.size for weight in self.network.weights) > _LARGEST)
 
     @cached_property
     def residuals(self) -> Array:
@@ -187,6 +206,17 @@ class _Fit:
             dtype=np.float64,
         )
         return scaled(lsmr(operator, residuals, atol=1e-6, btol=1e-6, conlim=0, maxiter=_INNER)[0])
+
+    def biases(self) -> Array:
+        """The move of all biases, and of nothing else, that meets the values best."""
+        errors = self._distrust
+        ahead = np.concatenate(_products(self.network, self._on, self.answers.values.shape), axis=2)
+        system = (ahead / errors[:, None, None]).reshape(-1, ahead.shape[2])
+        missing = (self.answers.values - self.values) / errors[:, None]
+        move = np.linalg.lstsq(system, missing.ravel(), rcond=1e-10)[0]
+        weights = sum(weight.size for weight in self.network.weights)
+        skip = 0 if self.network.skip is None else self.network.skip.size
+        return np.concatenate([np.zeros(weights), move, np.zeros(skip)])
 
     @cached_property
     def _roots(self) -> list[tuple[Array, Array]]:

@@ -14,7 +14,7 @@ from relumine.reconstruct.line import Kink, Line, LineSearch, Sight, piece_error
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.polish import Polished, Remembering, polished
+from relumine.reconstruct.polish import Answers, Polished, Remembering, polished
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow, shallow_from_network
 from relumine.reconstruct.top_class import TopRun
@@ -113,12 +113,13 @@ class _Tap:
 
 @dataclass(frozen=True, eq=False)
 class _Polish:
-    """The kinks that were polished, what came of it, and by how much noise may move its values."""
+    """The kinks that were polished, with which answers, what came of it, and by how much noise may move its values."""
 
     kinks: list[Kink]
+    answers: Answers
     fit: Polished
     model: Shallow
-    uncertainty: float
+    uncertainty: float | None
 
 
 class _Run:
@@ -368,15 +369,17 @@ class _Run:
     @property
     def _rounding(self) -> float:
         """How much of that is due to rounded answers: bounded roughly at first, simulated once all were fitted."""
-        if self.polish is not None:
-            return (self.noise.absolute + 2 * self.polish.uncertainty) / self.comparison.size
+        if self._uncertainty is not None:
+            return (self.noise.absolute + 2 * self._uncertainty) / self.comparison.size
         units = len(self._found.kinks()) if self.findings else 0
         return float(16 * self.noise.absolute * np.sqrt(self.offer.dimension * (units + 1)) / self.comparison.size)
 
     @property
     def _explained(self) -> bool:
         """Whether rounding explains by how much the answers so far differ from the clone."""
-        return self.noise.absolute == 0 or self.polish is None or self.polish.fit.misfit <= _FITS
+        if self.noise.absolute == 0 or self.polish is None or self._uncertainty is None:
+            return True
+        return self.polish.fit.misfit <= _FITS
 
     @property
     def _tolerance(self) -> float:
@@ -385,6 +388,8 @@ class _Run:
             return self._noise_explains
         if self.polish is None:
             return _SLACK * self._noise_explains
+        if not self._explained:
+            return self.noise.absolute / self.comparison.size
         return min(_SHARP * 500 * self.noise.relative + self._rounding, _COARSEST)
 
     # -- mending
@@ -438,24 +443,38 @@ class _Run:
         """Fit all parameters to every answer so far; fresh points then take the place of those that were used."""
         answers, model = self.oracle.answers(), self._model()
         fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
-        if fit.misfit > _FITS:  # it may need the linear term that was left out
+        if fit.whole and fit.misfit > _FITS:  # it may need the linear term that was left out
             fit = min(fit, polished(model.network(self.offer, 0.0), answers, self.noise), key=lambda fit: fit.misfit)
-        uncertainty = float(fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng).max(initial=0))
-        self.polish = _Polish(self._found.kinks(), fit, shallow_from_network(fit.network), uncertainty)
+        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
+        uncertainty = None if simulated is None else max(1.0, fit.misfit) * float(simulated.max(initial=0))
+        self.polish = _Polish(self._found.kinks(), answers, fit, shallow_from_network(fit.network), uncertainty)
         self.comparison.clear()
         self._compare()
 
     def _model(self) -> Shallow:
-        if self.polish is None or self.polish.kinks != self._found.kinks():
-            return self._found.model()
-        return self.polish.model
+        """What is known so far; units found since the last polishing are polished roughly, for the time being."""
+        model = self._found.model()
+        if self.polish is None:
+            return model
+        if self._is_current:
+            return self.polish.model
+        answers = self.polish.answers
+        return model.fitted(answers.points, answers.values, answers.distrust(self.noise))
+
+    @property
+    def _is_current(self) -> bool:
+        return self.polish is not None and self.polish.kinks == self._found.kinks()
+
+    @property
+    def _uncertainty(self) -> float | None:
+        return self.polish.uncertainty if self.polish is not None and self._is_current else None
 
     # -- results
 
     def clone(self) -> Network | None:
         if self.findings is None:
             return None
-        if self.polish is not None and self._model() is self.polish.model:
+        if self.polish is not None and self._is_current:
             return self.polish.fit.network
         return self._model().network(self.offer, self._noise_explains)
 
@@ -465,5 +484,5 @@ class _Run:
         kinks = sorted(gap.t for gap in self._found.search.gaps if gap.rank_one)
         spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
         gap = self.comparison.gap(self._model())
-        accuracy = None if self.polish is None else self.polish.uncertainty / self.comparison.size
+        accuracy = None if self._uncertainty is None else self._uncertainty / self.comparison.size
         return Evidence(self.noise.floor, spacing, gap, len(self.comparison.points), remark, accuracy)
