@@ -79,7 +79,7 @@ def here(tmp_path, monkeypatch):
     subject_of.cache_clear()
     # Processes would take longer to start than to do what is done here.
     monkeypatch.setattr("relumine.audit.run.engine_named", lambda *_: ThisProcess())
-    monkeypatch.setattr("relumine.audit.attacks._STEPS", 30)  # students that learn less, sooner
+    monkeypatch.setattr("relumine.audit.attacks._STEPS", {10**9: 30})  # students that learn less, sooner
     return tmp_path
 
 
@@ -135,6 +135,31 @@ def test_what_was_run_is_not_run_again_and_more_can_be_asked(here):
     other = audit("audited:constant", "--levels", "logits", "--resume", budget=1)
     assert other.exit_code == 2
     assert "another target" in other.output
+
+
+def test_defences_are_curves_of_their_own_and_the_report_can_be_drawn_again(here):
+    done = audit("audited:network", "--levels", "gradients", "--defences", "sign", budget=1)
+    assert done.exit_code == 0, done.output
+    plain, defended = kept().curves
+    assert (plain.defence, defended.defence) == ("", "sign")
+    assert "sign only" in defended.changes
+    assert plain.usefulness is not None
+    assert defended.usefulness is not None
+    assert defended.usefulness.rank_correlation < 0.9 < plain.usefulness.rank_correlation
+    page = Path("kept/report.html").read_text()
+    Path("kept/report.html").unlink()
+    assert relumine("report", "kept").exit_code == 0
+    assert Path("kept/report.html").read_text() == page
+
+
+def test_ctrl_c_says_how_to_go_on(here, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("relumine.audit.run.run_case", interrupted)
+    done = audit("audited:network", "--levels", "label", budget=1)
+    assert done.exit_code == 130
+    assert "--run kept --resume goes on" in done.output
 
 
 def test_another_model_of_the_same_name_is_not_mixed_in(here):
