@@ -1,6 +1,6 @@
 """docs/defence-results.md, from the rows of benchmarks/defences.py. Every sentence with a number is made of rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -32,12 +32,12 @@ is what the rows say. {provenance}
   are described in [defences.md](defences.md).
 - **exact**: `RECOVERED` means that the clone equals the target on all compared fresh points, within what the
   answers' precision allows. Given are the seeds in which that happened and the mean number of queries (values and
-  gradients together, verification included), at most {exact_budget:,}. Where it did not happen, the last outcome
+  gradients together, verification included), at most {exact_budget}. Where it did not happen, the last outcome
   and the mean agreement of the unproved clone. *adapted*: averaging, neighbours, signs and scale found by values,
   far away, inside a box, hidden among other questions. A dash: no exact attack of ours fits.
-- **student**: agreement of its class with the target's on test inputs, mean (lowest–highest seed) at so many
-  queries. Of several students the best mean is shown; *averaged* marks one that asked each question ten times.
-  Students have {hidden} and learn for 200 steps: better ones can be trained.
+- **student**: agreement of its class with the target's on (at most 2,000) test inputs, mean (lowest–highest seed) at
+  so many queries. Of several students the best mean is shown; *averaged* marks one that asked each question ten times.
+  Students have {hidden}; better ones can be trained.
 - **explanation**: what its reader keeps of the undefended map on 40 test inputs: rank correlation, overlap of the
   most important tenth, and the advantage over a random order in deletion / insertion (1: all of it).
 - **first close**: the fewest queries tried with which an attack reached a mean agreement of {close:.0%}, and which
@@ -112,8 +112,10 @@ class Case:
         return min(found, default=None)
 
     def complete(self) -> bool:
-        """Whether every budget of students was measured."""
-        return all(self.student(budget) is not None for budget in BUDGETS)
+        """Whether every attack was run, and every budget of students."""
+        planned = next((row["attacks"] for row in self.rows if not row["attack"]), ())
+        measured = {*self.exact, *self.learned}
+        return measured >= {*planned} and all(self.student(budget) is not None for budget in BUDGETS)
 
 
 def page(rows: Mapping[str, Sequence[Row]]) -> str:
@@ -136,14 +138,18 @@ def _facts(rows: Sequence[Row]) -> dict[str, Any]:
             f"{len(rows):,} reconstructions, {minutes:.0f} minutes on a machine shared with other work; "
             f"{'; '.join(versions)}; commits {', '.join(commits)}, with work on top."
         ),
-        "exact_budget": max(row["budget"] for row in rows if row["exact"]),
+        "exact_budget": " or ".join(f"{most:,} ({data})" for data, most in _exact_budgets(rows).items()),
         "close": CLOSE,
-        "hidden": "128 hidden units (MNIST: 256)",
+        "hidden": "128 hidden units (MNIST: 256) and learn for 200 steps (MNIST: 600)",
         "seeds": (
             f"Seeds: {seeds} for the attack, its inputs and the defence's noise; the target is one and the same. "
             "Cells with fewer say so in brackets: (n = 1)."
         ),
     }
+
+
+def _exact_budgets(rows: Sequence[Row]) -> dict[str, int]:
+    return {row["data"]: row["budget"] for row in rows if row["exact"]}
 
 
 def _cases(rows: Sequence[Row]) -> list[Case]:
@@ -178,15 +184,23 @@ def _found(cases: Sequence[Case]) -> list[str]:
         f"- **{len(exact)} were recovered exactly** with every seed: {_listed(exact)}.",
         f"- **{len(close)} were not, but a clone agreed on {CLOSE:.0%}** of the test inputs within the queries tried: "
         f"{_listed(close)}.",
-        f"- **{len(held)} kept every clone below {CLOSE:.0%}**: {_listed(held)}.",
+        f"- **{len(held)} kept every clone below {CLOSE:.0%}** (in brackets the best mean agreement, and the rank "
+        f"correlation that the explanation keeps): {_listed(held, told=_held)}.",
         *_gained(cases),
     ]
 
 
-def _listed(cases: Sequence[Case]) -> str:
+def _listed(cases: Sequence[Case], told: Callable[[Case], str] = lambda case: "") -> str:
+    levels = {"gradients": ""}
     return (
-        ", ".join(f"{case.name}{'' if case.level == 'gradients' else f' ({case.level})'}" for case in cases) or "none"
+        ", ".join(f"{case.name}{levels.get(case.level, f' of {case.level}')}{told(case)}" for case in cases) or "none"
     )
+
+
+def _held(case: Case) -> str:
+    worth = case.usefulness
+    best = max(mean(found[1]) for budget in BUDGETS if (found := case.student(budget)))
+    return f" ({_share(best)}, {'no explanation' if worth is None else format(worth['rank_correlation'], '.2f')})"
 
 
 def _gained(cases: Sequence[Case]) -> list[str]:

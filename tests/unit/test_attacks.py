@@ -80,7 +80,7 @@ def test_noise_is_averaged_away(words):
 @pytest.fixture
 def short_lessons(monkeypatch):
     """Students that learn for a moment: whether anything raises does not depend on how much they learn."""
-    monkeypatch.setattr("relumine.audit.attacks._STEPS", 5)
+    monkeypatch.setattr("relumine.audit.attacks._STEPS", {D: 5})
 
 
 @pytest.mark.parametrize("kind", defend.DEFENCES, ids=lambda kind: kind.name)

@@ -4,7 +4,7 @@ An attack knows the defence that it meets (``knowledge``). Exact ones aim at the
 student that answers as it does. None of them raises because a defence does its work: being refused is an outcome.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,9 +41,9 @@ _LIMIT = 2000
 _BESIDE = {"float64": 1e-6, "float32": 1e-4}
 # A student behind noise may ask so many times, and have as many times fewer inputs.
 _AGAIN = 10
-# Students: units of the hidden layer by the number of inputs; how long they learn.
+# Students by the number of inputs up to which they are used: units of the hidden layer, and how long they learn.
 _HIDDEN = {100: 128, 10**9: 256}
-_STEPS = 200
+_STEPS = {100: 200, 10**9: 600}
 _BATCH = 64
 _RATES = (0.12, 0.03, 0.008)
 _SMALLEST_IMAGE = 12
@@ -282,7 +282,7 @@ def _student_of(at: Situation, asked: Asked, known: Knowledge, loss: "Loss", *, 
             loss=loss,
             explanation=explanation,
             shown=known.shown(),
-            steps=_STEPS,
+            steps=_up_to(_STEPS, offer),
             batch=_BATCH,
             learning_rate=rate,
         )
@@ -315,5 +315,8 @@ def _fresh(offer: Offer, shape: tuple[int, ...], seed: int, *, images: bool) -> 
     if images:
         module = zoo.network("conv", shape, offer.outputs, seed)
         return module if offer.inputs == shape else nn.Sequential(nn.Flatten(), nn.Unflatten(1, shape), module)
-    hidden = next(units for inputs, units in _HIDDEN.items() if offer.dimension <= inputs)
-    return zoo.network("two_layer", offer.inputs, offer.outputs, seed, hidden=hidden)
+    return zoo.network("two_layer", offer.inputs, offer.outputs, seed, hidden=_up_to(_HIDDEN, offer))
+
+
+def _up_to(numbers: Mapping[int, int], offer: Offer) -> int:
+    return next(number for inputs, number in numbers.items() if offer.dimension <= inputs)

@@ -1,0 +1,69 @@
+"""The page of defence results says what its rows say."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROVENANCE = {"versions": {"relumine": "0"}, "commit": "abcdef0123", "seconds": 1.0}
+
+
+@pytest.fixture(scope="module")
+def page():
+    return runpy.run_path(str(ROOT / "benchmarks" / "defences_page.py"))["page"]
+
+
+def rows(defence: str, exact: str, *agreements: float, family: str = "rounding") -> list[dict]:
+    common = {"data": "digits", "family": family, "level": "gradients", "defence": defence}
+    worth = {"rank_correlation": 0.5, "top_overlap": 0.25, "deletion": 1.0, "insertion": 0.75}
+    spent = {"value_queries": 7, "gradient_queries": 5}
+    return [
+        {**common, "attack": "", "usefulness": worth, "attacks": ["exact", "learned"]},
+        *(
+            {**common, **spent, **PROVENANCE, "attack": "exact", "exact": True, "budget": 20_000, "seed": seed}
+            | {"outcome": exact, "agreement": 1.0 if exact == "RECOVERED" else 0.4}
+            for seed in range(3)
+        ),
+        *(
+            {**common, **PROVENANCE, "attack": "learned", "exact": False, "budget": budget, "seed": seed}
+            | {"outcome": "FITTED", "agreement": agreement, "value_queries": 0, "gradient_queries": budget}
+            for budget, agreement in zip((10, 100, 1000), agreements, strict=True)
+            for seed in range(3)
+        ),
+    ]
+
+
+def test_what_holds_and_what_does_not(page):
+    text = page(
+        {
+            "digits": [
+                *rows("round:6", "RECOVERED", 0.9, 0.95, 0.99),
+                *rows("round:2", "NOT_VERIFIED", 0.5, 0.96, 0.97),
+                *rows("sign", "BUDGET_EXHAUSTED", 0.2, 0.3, 0.4),
+            ]
+        }
+    )
+    assert "**1 were recovered exactly** with every seed: `round:6`." in text
+    assert "within the queries tried: `round:2`." in text
+    assert "that the explanation keeps): `sign` (40.0 %, 0.50)." in text
+    assert "| `round:6` | 3 of 3, 12 queries | 90.0 % (90–90) |" in text
+    assert "| 12: exact |" in text
+    assert "| 100: learned |" in text
+    assert "0 of 3, BUDGET_EXHAUSTED, 40.0 %" in text
+    assert "0.50, 0.25, 1.00 / 0.75" in text
+
+
+def test_what_was_not_measured_to_the_end_is_not_said_to_hold(page):
+    everything = rows("sign", "NOT_VERIFIED", 0.1, 0.2, 0.3)
+    for missing in (1000, 20_000):
+        text = page({"digits": [row for row in everything if row.get("budget") != missing]})
+        assert "Of 0 defended versions" in text
+
+
+def test_the_committed_page_is_what_the_committed_rows_say():
+    command = [sys.executable, ROOT / "benchmarks" / "defences.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
