@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.deep_book import Book
-from relumine.reconstruct.deep_layers import Layers
+from relumine.reconstruct.deep_layers import Layers, Mask
 from relumine.reconstruct.deep_precision import Precision
 from relumine.reconstruct.deep_units import Sighting
 from relumine.reconstruct.network import Network
@@ -101,26 +101,66 @@ def _majority(system: Array, target: Array, found: Array) -> Array:
     return misses
 
 
-def hidden_switches(layers: Layers, fit: Fit, book: Book, gradients: Array, tolerance: float) -> list[Sighting]:
-    """What the fit leaves of the gradient (by the features, n×K×h) where it is wrong: w ⊗ row of a missing unit.
+def hidden_switches(layers: Layers, fit: Fit, book: Book, tolerance: float) -> list[Sighting]:
+    """What the fit leaves of the gradient where it is wrong: w ⊗ row of a missing unit, times the features' slopes.
 
-    No kink needs to be crossed for these sightings. With one output two units may be mixed; such do not return.
+    No kink needs to be crossed for these sightings. Points with the same w are of the same unit: together they show its
+    row also where each of them alone has more features on than can be told apart.
     """
     points, last = book.points[fit.wrong], fit.last
-    features, on = layers.features(points), layers.on(points)
-    rest = (gradients - last.jacobians(features)) * on[:, None, :]
+    features, slopes = layers.features(points), layers.feature_slopes(points)
+    rest = book.jacobians[fit.wrong] - last.jacobians(features) @ slopes
     values = book.values[fit.wrong] - last.values(features)
     found = []
+    for output, members in _groups(rest, tolerance):
+        for some in [members, *([i] for i in members if len(members) > 1)]:
+            seen = _row(slopes[some], output @ rest[some], features[some], values[some] @ output, tolerance)
+            if seen is not None:
+                line = -1 - int(fit.wrong[some[-1]]) - book.count * (len(some) > 1)
+                found.append(Sighting(*seen, -1, line, points[some[-1]]))
+                if some is members:
+                    break
+    return found
+
+
+def _groups(rest: Array, tolerance: float) -> list[tuple[Array, list[int]]]:
+    """Those of these n×K×m that have rank one, put together by their outputs w, which have length one."""
+    groups: list[tuple[Array, list[int]]] = []
     for i, jump in enumerate(rest):
         output, row = rank_one(jump)
-        size = float(np.linalg.norm(row))
-        miss = float(np.linalg.norm(jump - np.outer(output, row)))
-        if size == 0 or miss > tolerance * float(np.linalg.norm(jump)):
+        size = float(np.linalg.norm(output))
+        if size == 0 or np.linalg.norm(jump - np.outer(output, row)) > tolerance * np.linalg.norm(jump):
             continue
-        row, output = row / size, output * size
-        bias = float(output @ values[i] / (output @ output) - row @ features[i])
-        found.append(Sighting(row, on[i], bias, -1, -1 - int(fit.wrong[i]), points[i]))
-    return found
+        for other, members in groups:
+            if abs(float(other @ output)) > (1 - tolerance) * size:
+                members.append(i)
+                break
+        else:
+            groups.append((output / size, [i]))
+    return groups
+
+
+def _row(
+    slopes: Array, normals: Array, features: Array, values: Array, tolerance: float
+) -> tuple[Array, Mask, float] | None:
+    """The row of length one whose slopes (n×h×m) make these normals (n×m) and whose signals these values.
+
+    Also on which features it is determined, and the bias; None if no row makes them.
+    """
+    weight = 1 / (1 + np.linalg.norm(features, axis=1))
+    sloped = np.concatenate(slopes.transpose(0, 2, 1))
+    system = np.block([[sloped, np.zeros((len(sloped), 1))], [features * weight[:, None], weight[:, None]]])
+    target = np.concatenate([normals.ravel(), values * weight])
+    left, sizes, right = np.linalg.svd(system, full_matrices=True)
+    rank = int((sizes > 1e-9 * sizes[0]).sum())
+    found = right[:rank].T @ ((left[:, :rank].T @ target) / sizes[:rank])
+    if np.linalg.norm(system @ found - target) > tolerance * np.linalg.norm(target):
+        return None
+    determined = np.linalg.norm(right[rank:], axis=0) < 1e-6
+    size = float(np.linalg.norm(found[:-1][determined[:-1]]))
+    if not determined[-1] or size == 0:
+        return None
+    return np.where(determined[:-1], found[:-1], 0.0) / size, determined[:-1], float(found[-1]) / size
 
 
 def assembled(layers: Layers, last: Shallow, book: Book, offer: Offer, tolerance: float) -> Network:

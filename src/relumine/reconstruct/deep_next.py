@@ -82,12 +82,10 @@ class NextLayer:
 
     def witness(self, fit: Fit) -> None:
         """Take note of what answers show that all units but a missing one explain, as the last layer's."""
-        news = np.array([i for i in fit.wrong if (int(i), fit.last.units) not in self._witnessed], dtype=np.intp)
-        self._witnessed |= {(int(i), fit.last.units) for i in news}
-        places, gradients = self.back.trusted(news)
-        if len(places):
-            found = hidden_switches(self.layers, Fit(fit.last, places), self.search.book, gradients, self.same)
-            self.units = gather(self.units, found, self.same)
+        if (len(fit.wrong), fit.last.units) in self._witnessed:
+            return
+        self._witnessed.add((len(fit.wrong), fit.last.units))
+        self.units = gather(self.units, hidden_switches(self.layers, fit, self.search.book, self.same), self.same)
 
     def filled(self, fit: Fit) -> Fit:
         """The fit with units added whose row is known in part, if that explains more answers.

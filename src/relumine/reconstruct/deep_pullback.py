@@ -78,12 +78,6 @@ class PulledBack:
         self.update()
         return np.flatnonzero(self._unexplained)
 
-    def trusted(self, places: NDArray[np.intp]) -> tuple[NDArray[np.intp], Array]:
-        """Those of these answered points where the known layers can be trusted, and the gradients by features there."""
-        self.update()
-        places = places[np.array(self._trusted)[places]]
-        return places, np.array([self._gradients[i] for i in places]).reshape(len(places), *self._gradients[0].shape)
-
     def _usable(self) -> tuple[Array, Array, Mask]:
         """Features, gradients and masks where the known layers can be trusted."""
         self.update()
