@@ -115,7 +115,7 @@ class Bench:
     def budgets(self, attack: Attack) -> tuple[int, ...]:
         if attack.exact:
             return (EXACT_BUDGET[self.data],)
-        return BUDGETS[-1:] if attack.name == "learned, averaged" else BUDGETS
+        return BUDGETS[-1:] if attack.name.endswith("averaged") else BUDGETS
 
     def attacks(self, level: str, words: str) -> list[Attack]:
         """All, but for those that ask for values alone where maps are shown too: the levels without maps have them."""

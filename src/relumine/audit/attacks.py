@@ -238,6 +238,9 @@ def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, 
     if offer.values != "none":
         what = "labels" if offer.values == "label" else "values"
         yield Attack("membership", f"a student of {what} alone", False, _learned(known, "membership"))
+        if known.noise and offer.gradients == "none":
+            again = f"a student of {what} alone, each the mean of several askings"
+            yield Attack("membership, averaged", again, False, _learned(known, "membership", again=_AGAIN))
         if _is_image(shape) and not defended and offer.gradients == "none":
             about = f"a student of {what} alone, convolutional"
             yield Attack("membership, convolutional", about, False, _learned(known, "membership", images=True))
