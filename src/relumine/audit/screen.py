@@ -56,7 +56,7 @@ class AuditWatch:
         text = _standing(progress)
         if self._console.is_terminal:
             total = progress.done + progress.left
-            self._bar.update(self._task, description=escape(text), completed=progress.done, total=total)
+            self._bar.update(self._task, description=escape(text), completed=progress.done, total=total, refresh=True)
         elif time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
             self._written = time.monotonic()
             self._say(f"{progress.done} of at most {progress.done + progress.left}: {text}")
@@ -69,7 +69,7 @@ def _standing(progress: Progress) -> str:
     running = _words(progress.running[-1])
     more = f" (+{len(progress.running) - 1})" if len(progress.running) > 1 else ""
     left = "" if progress.seconds_left is None else f", at most {_duration(progress.seconds_left)} left"
-    return f"{running}{more}; {progress.queries:,} queries asked{left}"
+    return f"{progress.queries:,} queries asked{left}; {running}{more}"
 
 
 def _words(case: Case) -> str:

@@ -1,0 +1,61 @@
+"""What a person sees of an audit while it runs and when it has ended."""
+
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from audit_examples import constant, full, many_defences, nothing
+from relumine.audit.result import Case, Gate, Record
+from relumine.audit.run import Progress
+from relumine.audit.screen import AuditWatch, show_result
+
+CASE = Case("gradients", "round:2", "learned", 1000, 2)
+
+
+def console(*, terminal: bool = False) -> Console:
+    return Console(file=StringIO(), width=150, force_terminal=terminal, color_system=None)
+
+
+def written(screen: Console) -> str:
+    assert isinstance(screen.file, StringIO)
+    return screen.file.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_progress_says_what_runs_what_was_asked_and_how_long_it_may_take(terminal):
+    screen = console(terminal=terminal)
+    with AuditWatch(screen) as watch:
+        watch(Progress((CASE, CASE), None, 3, 17, 4321, 95.0))
+    text = " ".join(written(screen).split())
+    assert "gradients behind round:2: learned, 1,000 queries, seed 2 (+1)" in text
+    assert "4,321 queries asked, at most 1 min 35 s left;" in text
+
+
+def test_failures_are_always_said():
+    screen = console()
+    with AuditWatch(screen) as watch:
+        for _ in range(2):
+            record = Record(CASE, "FAILED", "", "the line [red]is dead", {}, None, 1.0)
+            watch(Progress((), record, 3, 17, 4321, None))
+    assert written(screen).count("the line [red]is dead") == 2
+
+
+def test_the_end_has_verdict_table_and_gates():
+    result = replace(full(), gates=(Gate("queries-to-95 < 10", "undecided", "too few"),), warnings=("[b]mind",))
+    screen = console()
+    show_result(screen, result)
+    text = written(screen)
+    assert result.verdict in " ".join(text.split())
+    assert text.index("[b]mind") < text.index(result.verdict[:20])
+    assert "UNDECIDED  queries-to-95 < 10: too few" in text
+    for curve in result.curves:
+        assert curve.name.split(",")[0] in text
+
+
+@pytest.mark.parametrize("result", [nothing(), constant(), many_defences()], ids=["nothing", "constant", "many"])
+def test_every_result_can_be_shown(result):
+    screen = console()
+    show_result(screen, result)
+    assert result.verdict[:20] in written(screen)
