@@ -20,6 +20,9 @@ _FAR = 1e3
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
 
+# Polishing may touch so many numbers of gradients per step.
+_PRODUCTS = 4e6
+
 # A line that shows fewer kinks per answer than this, after so many answers, is not one of a ReLU network.
 _ENOUGH = 200
 _KINKS = 0.05
@@ -61,7 +64,11 @@ class Search:
         points = np.concatenate([points for points, _ in self._asked])
         values = np.concatenate([answer.values for _, answer in self._asked])
         jacobians = np.concatenate([answer.jacobians for _, answer in self._asked])
-        return polished(network, Answers(points, values, jacobians), self.noise).network
+        # Some of the gradients determine all parameters many times over, and the time is in proportion to them.
+        sizes = self.offer.outputs * sum(weight.size for weight in network.weights)
+        order = self.rng.permutation(len(points))
+        steep = order[: int(_PRODUCTS / sizes)]
+        return polished(network, Answers(points[order], values[order], jacobians[steep]), self.noise).network
 
     def _as_logits(self, points: Array, answer: Answer) -> Answer:
         if self.offer.values != "probabilities":
