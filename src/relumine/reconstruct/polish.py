@@ -23,7 +23,7 @@ _STEPS = 6
 # Steps end when one lowers the misfit by less than this part of it.
 _GAIN = 1e-3
 # Inner iterations of LSMR per step.
-_INNER = 2000
+_INNER = 1000
 # Products per inner iteration beyond which all parameters together take too long: then biases alone are fitted.
 _LARGEST = 5e6
 # A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
@@ -179,7 +179,8 @@ class _Fit:
     def large(self) -> bool:
         """Whether there are too many products with the derivative to take."""
         rows, outputs = self.answers.jacobians.shape[:2]
-        return bool(rows * outputs * sum(weight.size for weight in self.network.weights) > _LARGEST)
+        products = (rows * outputs + len(self.answers.values)) * sum(weight.size for weight in self.network.weights)
+        return bool(products > _LARGEST)
 
     @cached_property
     def residuals(self) -> Array:
@@ -227,18 +228,18 @@ class _Fit:
         well, so that LSMR needs few iterations however alike two units are.
         """
         of_value, of_entry = self._errors
-        sloped = [np.tensordot(ahead, ahead / of_entry[:, None, None] ** 2, ([0, 1], [0, 1])) for ahead in self._ahead]
-        share = (float(np.median(of_entry)) if len(of_entry) else 1.0) / of_value
-        entering = [
-            gram + (signal * share[:, None] ** 2).T @ signal
-            for gram, signal in zip(_grams(self.network, self._sloped, len(of_entry)), self.signals, strict=True)
-        ]
-        weights = [
-            (_inverse_root(out), _inverse_root(into / max(len(of_entry), 1)))
-            for out, into in zip(sloped, entering, strict=True)
-        ]
         valued = _products(self.network, self._on, self.answers.values.shape)
         biases = [np.tensordot(ahead, ahead / of_value[:, None, None] ** 2, ([0, 1], [0, 1])) for ahead in valued]
+        if len(of_entry):
+            outs = [np.tensordot(q, q / of_entry[:, None, None] ** 2, ([0, 1], [0, 1])) for q in self._ahead]
+            grams, share = _grams(self.network, self._sloped, len(of_entry)), float(np.median(of_entry)) / of_value
+        else:
+            outs, grams, share = biases, [np.zeros(())] * len(biases), np.ones(len(of_value))
+        intos = [
+            gram + (signal * share[:, None] ** 2).T @ signal for gram, signal in zip(grams, self.signals, strict=True)
+        ]
+        count = len(of_entry) or max(len(of_value), 1)
+        weights = [(_inverse_root(out), _inverse_root(into / count)) for out, into in zip(outs, intos, strict=True)]
         return [*weights, *((_inverse_root(out), np.ones((1, 1))) for out in biases)]
 
     def _scaled(self, moves: Array) -> Array:

@@ -14,9 +14,12 @@ from relumine.oracle.base import Array
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 
-_FAR = 1e5
+# How far out kinks are looked for, where values have the digits of float64, and where they have fewer.
+_FAR, _FAR_SINGLE, _SINGLE = 1e5, 300.0, 1e-9
 # A network is flat where all units are off, at one height; so many heights are the steps of rounded values.
 _STEPS = 3
+# Pieces that are known so badly where they meet that a value this far from there proves nothing are seen from nearer.
+_SHARP = 0.02
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +142,8 @@ class Profile:
         return _Interval(left, right).meeting or t
 
     def _ends(self, start: _Piece, box: tuple[float, float], limit: float | None) -> tuple[_Piece, _Piece]:
-        low, high = max(-_FAR, 0.97 * box[0]), min(_FAR, 0.97 * box[1])
+        far = _FAR if self._noise.relative < _SINGLE else _FAR_SINGLE
+        low, high = max(-far, 0.97 * box[0]), min(far, 0.97 * box[1])
         if limit is not None:
             slope = start.slope
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
@@ -192,21 +196,31 @@ class Profile:
 
     def _prove(self, intervals: list[_Interval]) -> list[_Interval]:
         """Ask on both sides of each meeting; returns the intervals that hold more than the kink there."""
-        tried = [(interval, interval.meeting) for interval in intervals if interval.meeting is not None]
+        tried = [(i, i.meeting) for i in intervals if i.meeting is not None and self._is_sharp(i, i.meeting)]
         asked = [t for interval, at in tried for t in (at - interval.step, at + interval.step)]
         values: Iterable[Array] = self._values(asked).reshape(len(tried), 2, -1) if asked else []
-        divided = [interval for interval in intervals if interval.meeting is None]
+        sharp = {id(interval) for interval, _ in tried}
+        divided = [interval for interval in intervals if id(interval) not in sharp]
         for (interval, meeting), (before, after) in zip(tried, values, strict=True):
             allowed = 4 * (interval.left.error_at(meeting) + interval.right.error_at(meeting))
             miss = max(
                 np.abs(interval.left(meeting - interval.step) - before).max(),
                 np.abs(interval.right(meeting + interval.step) - after).max(),
             )
-            if miss <= allowed or interval.width < 1e-9 * (1 + abs(meeting)):
+            if miss <= allowed or interval.width < self._narrow * (1 + abs(meeting)):
                 self._proven.append(interval)
             else:
                 divided.append(interval)
         return divided
+
+    @property
+    def _narrow(self) -> float:
+        return max(1e-9, 1e3 * self._noise.relative)
+
+    def _is_sharp(self, interval: _Interval, meeting: float) -> bool:
+        """Whether the pieces are seen from so near that a value tells whether it lies on them."""
+        room = 1 + abs(meeting)
+        return interval.step < _SHARP * room or interval.width < self._narrow * room
 
     def _divide(self, intervals: list[_Interval]) -> list[_Interval]:
         """Measure a piece inside each interval, and go on with the two parts."""

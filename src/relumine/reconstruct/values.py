@@ -19,9 +19,10 @@ from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.polish import Answers, polished
 from relumine.reconstruct.profile import Profile
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
-from relumine.reconstruct.shallow import Shallow, shallow_from_pieces
+from relumine.reconstruct.shallow import Shallow, shallow_from_network, shallow_from_pieces
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
 
 # A step along an axis is this part of √d times the distance to the next kink on the line. Random units are crossed by
@@ -37,6 +38,16 @@ _DIGITS_LOST = 2e9
 _CANDIDATES = 4000
 # Places near a line's start whose values tell how they are rounded.
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
+# Below this noise floor a network is exact as it is found; above it, it is fitted to further values: so many per
+# parameter.
+_EXACT = 1e-12
+_PER_PARAMETER = 2
+# A network further off than this, relative to the largest answer, has units missing: fitting it is in vain.
+_ROUGHLY = 0.05
+# A fitted network is compared at so many times more points: units that are rarely on may have been overlooked.
+_THOROUGH = 10
+# At so many points it is simulated what noise does; nothing is asked there.
+_SIMULATED = 500
 # Lines tried before the target counts as not of this class.
 _LINES = 3
 
@@ -105,20 +116,27 @@ class _Run:
         self.model: Shallow | None = None
         self.spacing: float | None = None
         self.asked = 0
+        self.uncertainty: float | None = None
 
     def reconstruct(self) -> None:
         """Try lines until the network that one of them shows agrees with the target."""
         for _ in range(_LINES):
             self._reconstruct_on_a_line()
+            self.uncertainty = None
             with self.meter.phase("verify"):
                 self.comparison.ask(self.comparison.fresh(self.settings.points))
+            if self.noise.floor > _EXACT and (self.comparison.gap(self._found) or 0.0) < _ROUGHLY:
+                with self.meter.phase("polish"):
+                    self._polish()
+                with self.meter.phase("verify"):
+                    self.comparison.ask(self.comparison.fresh(_THOROUGH * self.settings.points))
             if self._wrong():
                 continue
             with self.meter.phase("verify"):
                 self.comparison.challenge(self._found)
             if not self._wrong():
                 return
-        if self.noise.floor > 1e-12:
+        if self.noise.floor > _EXACT:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
         if self.offer.box is not None:
             raise Stop(Outcome.NOT_VERIFIED, "no line inside the box met all units; ask for gradients")
@@ -135,6 +153,8 @@ class _Run:
     def _tolerance(self) -> float:
         # Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
         size = self.comparison.size
+        if self.uncertainty is not None:
+            return min(4 * self.uncertainty / size + 16 * self.noise.relative, TOLERANCE["float32"])
         return min(max(1e-7, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / size), TOLERANCE["float32"])
 
     def _wrong(self) -> bool:
@@ -293,6 +313,19 @@ class _Run:
             np.concatenate([errors, typical]),
         )
 
+    def _polish(self) -> None:
+        """Fit all parameters to values all over the place; those of short steps tell too little, one from the other."""
+        found = self._found
+        parameters = found.rows.size + found.outputs.size + found.units
+        points = self.comparison.fresh(-(-_PER_PARAMETER * parameters // self.offer.outputs))
+        values = self._ask(points)
+        known = np.isfinite(values).all(axis=1)
+        answers = Answers(points[known], values[known], np.empty((0, self.offer.outputs, self.offer.dimension)))
+        fit = polished(found.network(self.offer, 100 * TOLERANCE["float32"]), answers, self.noise)
+        self.model = shallow_from_network(fit.network)
+        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
+        self.uncertainty = None if simulated is None else max(1.0, fit.misfit) * float(simulated.max(initial=0))
+
     def _roomy(self, first: int, second: int) -> tuple[Array, float] | None:
         """A point where just one of two units is on, and the longest step along any axis that crosses nothing."""
         model = self._found
@@ -317,7 +350,8 @@ class _Run:
         if self.model is None:
             return Evidence(self.noise.floor, remark=remark)
         gap = self.comparison.gap(self.model)
-        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark)
+        accuracy = None if self.uncertainty is None else self.uncertainty / self.comparison.size
+        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
 
 
 def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
