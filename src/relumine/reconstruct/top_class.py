@@ -104,7 +104,12 @@ class TopRun:
 
     def _search(self, line: Line, calibrated: Sights | None) -> int:
         """Add what this line shows; returns how many units were known before."""
-        seen, sights = self.asker.search(line, calibrated)
+        try:
+            seen, sights = self.asker.search(line, calibrated)
+        except Stop as stop:
+            if stop.outcome is not Outcome.NOT_PIECEWISE_LINEAR or not self.seen:
+                raise
+            return len(self.seen)  # kinks too close for values on this line; others were clear
         if self.asker.oracle.link is not None:
             self.unshown += len(sights) // 2 - len(seen)
         known, offset = len(self.seen), 0
