@@ -113,7 +113,7 @@ def float64(seeds: int = 20) -> Iterator[Case]:
         yield _case("float64", "random", (d, h, K), "TwoLayer", seed, bias=bias)
 
 
-def rounded(seeds: int = 20) -> Iterator[Case]:
+def rounded(seeds: int = 10) -> Iterator[Case]:
     """Answers rounded to a few decimals; the seeds from 1000 on were not looked at while the method was made."""
     for decimals, seed in product((6, 5, 4, 3), [*range(seeds), *range(1000, 1000 + seeds)]):
         yield _case("rounded", f"random, {decimals} decimals", (50, 32, 10), "TwoLayer", seed)
