@@ -189,7 +189,14 @@ class Bench:
         row = {"data": self.data, "family": family.title, "level": family.level, "defence": words, "attack": ""}
         attacks = [attack.name for attack in self.attacks(family.level, words)]
         worth = None if found is None else asdict(found)
-        return row | {"usefulness": worth, "attacks": attacks, "budget": 0, "seed": 0}
+        kept = self.kept_class(self.shown(family.level, words, 0))
+        return row | {"usefulness": worth, "kept_class": kept, "attacks": attacks, "budget": 0, "seed": 0}
+
+    def kept_class(self, shown: rl.Oracle) -> float:
+        """For which share of the test inputs that are answered a user still gets the target's class."""
+        asked = ask(shown, len(self.test), Questions(shown.offer, self.test, np.random.default_rng(0)), gradients=False)
+        classes = self.plain(asked.rows, gradients=False).values.argmax(1)
+        return round(float((asked.answer.values.argmax(1) == classes).mean()), 4)
 
     def go(self) -> None:
         for family in self.families():

@@ -38,6 +38,7 @@ is what the rows say. {provenance}
 - **student**: agreement of its class with the target's on (at most 2,000) test inputs, mean (lowest–highest seed) at
   so many queries. Of several students the best mean is shown; *averaged* marks one that asked each question ten times.
   Students have {hidden}; better ones can be trained.
+- **class kept**: for which share of the test inputs that are answered an honest user still gets the target's class.
 - **explanation**: what its reader keeps of the undefended map on 40 test inputs: rank correlation, overlap of the
   most important tenth, and the advantage over a random order in deletion / insertion (1: all of it).
 - **first close**: the fewest queries tried with which an attack reached a mean agreement of {close:.0%}, and which
@@ -86,6 +87,10 @@ class Case:
     @property
     def usefulness(self) -> Mapping[str, float] | None:
         return next((row["usefulness"] for row in self.rows if not row["attack"]), None)
+
+    @property
+    def kept_class(self) -> float:
+        return next(float(row["kept_class"]) for row in self.rows if not row["attack"])
 
     def recovered(self) -> bool:
         """Whether an exact attack ended well with every seed."""
@@ -179,15 +184,29 @@ def _found(cases: Sequence[Case]) -> list[str]:
     close = [case for case in defended if not case.recovered() and case.first_close()]
     held = [case for case in defended if not case.recovered() and not case.first_close()]
     return [
-        f"Of {len(defended)} defended versions,",
+        f"Of {len(defended)} defended versions ({_seeds(defended)}),",
         "",
-        f"- **{len(exact)} were recovered exactly** with every seed: {_listed(exact)}.",
+        f"- **{len(exact)} were recovered exactly** with every seed tried: {_listed(exact)}.",
         f"- **{len(close)} were not, but a clone agreed on {CLOSE:.0%}** of the test inputs within the queries tried: "
         f"{_listed(close)}.",
         f"- **{len(held)} kept every clone below {CLOSE:.0%}** (in brackets the best mean agreement, and the rank "
         f"correlation that the explanation keeps): {_listed(held, told=_held)}.",
         *_gained(cases),
     ]
+
+
+def _seeds(cases: Sequence[Case]) -> str:
+    """With how many seeds the attacks on these were run, at least and at most."""
+    groups = [
+        (attack, row["budget"], case.name, case.level)
+        for case in cases
+        for row in case.rows
+        if (attack := row["attack"])
+    ]
+    counts = [groups.count(group) for group in {*groups}]
+    if not counts:
+        return "none is measured to the end yet"
+    return f"{min(counts)} to {max(counts)} seeds each" if min(counts) < max(counts) else f"{max(counts)} seeds each"
 
 
 def _listed(cases: Sequence[Case], told: Callable[[Case], str] = lambda case: "") -> str:
@@ -232,6 +251,7 @@ def _tables(cases: Sequence[Case]) -> list[str]:
         "defence",
         "exact",
         *(f"student, {budget:,}" for budget in BUDGETS),
+        "class kept",
         "explanation: ranks, top tenth, deletion / insertion",
         "first close",
     )
@@ -247,6 +267,7 @@ def _line(case: Case) -> tuple[str, ...]:
         case.name,
         "; ".join(_exact(attack, rows) for attack, rows in case.exact.items()) or "–",
         *(_student(case, budget) for budget in BUDGETS),
+        _share(case.kept_class),
         _worth(case.usefulness),
         _first(case),
     )

@@ -21,7 +21,7 @@ def rows(defence: str, exact: str, *agreements: float, family: str = "rounding")
     worth = {"rank_correlation": 0.5, "top_overlap": 0.25, "deletion": 1.0, "insertion": 0.75}
     spent = {"value_queries": 7, "gradient_queries": 5}
     return [
-        {**common, "attack": "", "usefulness": worth, "attacks": ["exact", "learned"]},
+        {**common, "attack": "", "usefulness": worth, "kept_class": 0.5, "attacks": ["exact", "learned"]},
         *(
             {**common, **spent, **PROVENANCE, "attack": "exact", "exact": True, "budget": 20_000, "seed": seed}
             | {"outcome": exact, "agreement": 1.0 if exact == "RECOVERED" else 0.4}
@@ -46,14 +46,15 @@ def test_what_holds_and_what_does_not(page):
             ]
         }
     )
-    assert "**1 were recovered exactly** with every seed: `round:6`." in text
+    assert "**1 were recovered exactly** with every seed tried: `round:6`." in text
     assert "within the queries tried: `round:2`." in text
     assert "that the explanation keeps): `sign` (40.0 %, 0.50)." in text
     assert "| `round:6` | 3 of 3, 12 queries | 90.0 % (90–90) |" in text
     assert "| 12: exact |" in text
     assert "| 100: learned |" in text
     assert "0 of 3, BUDGET_EXHAUSTED, 40.0 %" in text
-    assert "0.50, 0.25, 1.00 / 0.75" in text
+    assert "| 50.0 % | 0.50, 0.25, 1.00 / 0.75 |" in text
+    assert "Of 3 defended versions (3 seeds each)" in text
 
 
 def test_what_was_not_measured_to_the_end_is_not_said_to_hold(page):
