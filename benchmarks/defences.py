@@ -190,7 +190,19 @@ class Bench:
         attacks = [attack.name for attack in self.attacks(family.level, words)]
         worth = None if found is None else asdict(found)
         kept = self.kept_class(self.shown(family.level, words, 0))
-        return row | {"usefulness": worth, "kept_class": kept, "attacks": attacks, "budget": 0, "seed": 0}
+        more = {"kept_class": kept, "attacks": attacks, "values_as": self.values_as(family.level, words)}
+        return row | {"usefulness": worth, **more, "budget": 0, "seed": 0}
+
+    def values_as(self, level: str, words: str) -> tuple[str, str] | None:
+        """The level and defence without explanations that show the same values, so that its students count here too."""
+        name = words.partition(":")[0]
+        if level != "gradients" or (words and name in REFUSING):
+            return None
+        if name == "label":
+            return ("label", "")
+        if knowledge_of(level, parse(words) if words else None).true_values:
+            return ("logits", "")
+        return ("logits", words) if words in ("round:4", "round:2") else None
 
     def kept_class(self, shown: rl.Oracle) -> float:
         """For which share of the test inputs that are answered a user still gets the target's class."""

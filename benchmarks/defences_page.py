@@ -36,8 +36,9 @@ is what the rows say. {provenance}
   and the mean agreement of the unproved clone. *adapted*: averaging, neighbours, signs and scale found by values,
   far away, inside a box, hidden among other questions. A dash: no exact attack of ours fits.
 - **student**: agreement of its class with the target's on (at most 2,000) test inputs, mean (lowest–highest seed) at
-  so many queries. Of several students the best mean is shown; *averaged* marks one that asked each question ten times.
-  Students have {hidden}; better ones can be trained.
+  so many queries. Of several students the best mean is shown: *averaged* marks one that asked each question ten
+  times, *values alone* one that ignores explanations, *labels* one that ignores all but the class. Students have
+  {hidden}; better ones can be trained.
 - **class kept**: for which share of the test inputs that are answered an honest user still gets the target's class.
 - **explanation**: what its reader keeps of the undefended map on 40 test inputs: rank correlation, overlap of the
   most important tenth, and the advantage over a random order in deletion / insertion (1: all of it).
@@ -65,12 +66,13 @@ LIMITS = """\
 
 @dataclass(frozen=True)
 class Case:
-    """All rows of one defence at one level."""
+    """All rows of one defence at one level, and those of students that see the same values and no explanations."""
 
     family: str
     level: str
     defence: str
     rows: tuple[Row, ...]
+    values_alone: tuple[Row, ...] = ()
 
     @property
     def name(self) -> str:
@@ -96,11 +98,17 @@ class Case:
         """Whether an exact attack ended well with every seed."""
         return any(all(row["outcome"] == "RECOVERED" for row in rows) for rows in self.exact.values())
 
-    def student(self, budget: int) -> tuple[str, list[float]] | None:
-        """The attack whose students did best at a budget, and their agreements."""
+    @property
+    def students(self) -> dict[str, list[Row]]:
+        """All of them, whether they look at explanations or not."""
+        return {**_by_attack(self.values_alone), **self.learned}
+
+    def student(self, budget: int, *, explained: bool = False) -> tuple[str, list[float]] | None:
+        """The attack whose students did best at a budget, and their agreements; ``explained``: of its own only."""
+        students = self.learned if explained else self.students
         found = {
             attack: [row["agreement"] for row in rows if row["budget"] == budget and row["agreement"] is not None]
-            for attack, rows in self.learned.items()
+            for attack, rows in students.items()
         }
         return max(
             ((attack, each) for attack, each in found.items() if each), key=lambda one: mean(one[1]), default=None
@@ -109,7 +117,7 @@ class Case:
     def first_close(self) -> tuple[float, str] | None:
         """The fewest queries that gave a close clone, and who asked them."""
         found = []
-        for attack, rows in [*self.exact.items(), *self.learned.items()]:
+        for attack, rows in [*self.exact.items(), *self.students.items()]:
             for budget in {row["budget"] for row in rows}:
                 some = [row for row in rows if row["budget"] == budget]
                 if mean(row["agreement"] or 0.0 for row in some) >= CLOSE:
@@ -120,7 +128,7 @@ class Case:
         """Whether every attack was run, and every budget of students."""
         planned = next((row["attacks"] for row in self.rows if not row["attack"]), ())
         measured = {*self.exact, *self.learned}
-        return measured >= {*planned} and all(self.student(budget) is not None for budget in BUDGETS)
+        return measured >= {*planned} and all(self.student(budget, explained=True) is not None for budget in BUDGETS)
 
 
 def page(rows: Mapping[str, Sequence[Row]]) -> str:
@@ -159,9 +167,16 @@ def _exact_budgets(rows: Sequence[Row]) -> dict[str, int]:
 
 def _cases(rows: Sequence[Row]) -> list[Case]:
     keys = dict.fromkeys((row["family"], row["level"], row["defence"]) for row in rows)
-    return [
-        Case(*key, tuple(row for row in rows if (row["family"], row["level"], row["defence"]) == key)) for key in keys
-    ]
+    return [_case(key, rows) for key in keys]
+
+
+def _case(key: tuple[str, str, str], rows: Sequence[Row]) -> Case:
+    own = tuple(row for row in rows if (row["family"], row["level"], row["defence"]) == key)
+    same = next((row["values_as"] for row in own if not row["attack"]), None)
+    alone = (
+        row for row in rows if same and [row["level"], row["defence"]] == [*same] and row["attack"] and not row["exact"]
+    )
+    return Case(*key, own, tuple(alone))
 
 
 def _by_attack(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -232,7 +247,7 @@ def _gained(cases: Sequence[Case]) -> list[str]:
     students = {
         case.defence: mean(found[1])
         for case in cases
-        if case.level == "gradients" and case.defence and (found := case.student(BUDGETS[0]))
+        if case.level == "gradients" and case.defence and (found := case.student(BUDGETS[0], explained=True))
     }
     no_better = [words for words, agreement in students.items() if agreement <= level]
     return [
@@ -289,7 +304,8 @@ def _student(case: Case, budget: int) -> str:
     if found is None:
         return "–"
     attack, agreements = found
-    marks = ["averaged"] if attack.endswith("averaged") else []
+    marks = ["averaged"] if attack.endswith("averaged") else ["labels"] if attack.endswith("labels") else []
+    marks += ["values alone"] if case.level == "gradients" and attack == "membership" else []
     marks += [f"n = {len(agreements)}"] if len(agreements) < 3 else []
     spread = "" if len(agreements) == 1 else f" ({100 * min(agreements):.0f}–{100 * max(agreements):.0f})"
     return f"{_share(mean(agreements))}{spread}" + (f" ({', '.join(marks)})" if marks else "")

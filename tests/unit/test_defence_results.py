@@ -21,7 +21,14 @@ def rows(defence: str, exact: str, *agreements: float, family: str = "rounding")
     worth = {"rank_correlation": 0.5, "top_overlap": 0.25, "deletion": 1.0, "insertion": 0.75}
     spent = {"value_queries": 7, "gradient_queries": 5}
     return [
-        {**common, "attack": "", "usefulness": worth, "kept_class": 0.5, "attacks": ["exact", "learned"]},
+        {
+            **common,
+            "attack": "",
+            "usefulness": worth,
+            "kept_class": 0.5,
+            "values_as": None,
+            "attacks": ["exact", "learned"],
+        },
         *(
             {**common, **spent, **PROVENANCE, "attack": "exact", "exact": True, "budget": 20_000, "seed": seed}
             | {"outcome": exact, "agreement": 1.0 if exact == "RECOVERED" else 0.4}
@@ -55,6 +62,17 @@ def test_what_holds_and_what_does_not(page):
     assert "0 of 3, BUDGET_EXHAUSTED, 40.0 %" in text
     assert "| 50.0 % | 0.50, 0.25, 1.00 / 0.75 |" in text
     assert "Of 3 defended versions (3 seeds each)" in text
+
+
+def test_a_defence_of_explanations_does_not_hold_where_values_alone_are_enough(page):
+    hidden = rows("topk:1", "NOT_VERIFIED", 0.1, 0.2, 0.3)
+    hidden[0]["values_as"] = ("logits", "")
+    values = [
+        {**row, "level": "logits", "attack": "membership"} for row in rows("", "", 0.5, 0.96, 0.97, family="none")
+    ]
+    text = page({"digits": [*hidden, *(row for row in values if row.get("exact") is False)]})
+    assert "| 96.0 % (96–96) (values alone) |" in text
+    assert "within the queries tried: `topk:1`." in text
 
 
 def test_what_was_not_measured_to_the_end_is_not_said_to_hold(page):

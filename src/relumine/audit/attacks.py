@@ -241,6 +241,9 @@ def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, 
         if known.noise and offer.gradients == "none":
             again = f"a student of {what} alone, each the mean of several askings"
             yield Attack("membership, averaged", again, False, _learned(known, "membership", again=_AGAIN))
+        if offer.values in _NUMBERS and offer.outputs > 1 and not known.true_values and offer.gradients == "none":
+            about = "a student of the labels alone, which a defence of values leaves as they are"
+            yield Attack("membership, labels", about, False, _learned(known, "membership", labels=True))
         if _is_image(shape) and not defended and offer.gradients == "none":
             about = f"a student of {what} alone, convolutional"
             yield Attack("membership, convolutional", about, False, _learned(known, "membership", images=True))
@@ -251,7 +254,7 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 
 def _learned(
-    known: Knowledge, loss: "Loss", *, again: int = 1, images: bool = False
+    known: Knowledge, loss: "Loss", *, again: int = 1, images: bool = False, labels: bool = False
 ) -> Callable[[Situation], Reconstruction]:
     def method(at: Situation) -> Reconstruction:
         oracle: Oracle = at.oracle
@@ -262,17 +265,19 @@ def _learned(
         asked = ask(oracle, at.budget // max(times, 1), questions, gradients=loss != "membership")
         if not len(asked.rows):
             return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-        result = _student_of(at, asked, known, loss, images=images)
+        offer, answer = (_labelled if labels else _mended)(at.oracle.offer, known, asked.answer)
+        result = _student_of(at, replace(asked, answer=answer), offer, known, loss, images=images)
         remark = "; ".join(filter(None, (asked.ended, result.evidence.remark)))
         return replace(result, evidence=replace(result.evidence, remark=remark))
 
     return method
 
 
-def _student_of(at: Situation, asked: Asked, known: Knowledge, loss: "Loss", *, images: bool) -> Reconstruction:
+def _student_of(
+    at: Situation, asked: Asked, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
+) -> Reconstruction:
     from relumine.reconstruct.matching import GradientMatching
 
-    offer, answer = _mended(at.oracle.offer, known, asked.answer)
     explanation = known.explanation() if loss != "membership" else None
 
     def student(seed: int) -> "torch.nn.Module":
@@ -290,7 +295,7 @@ def _student_of(at: Situation, asked: Asked, known: Knowledge, loss: "Loss", *, 
             learning_rate=rate,
         )
         try:
-            return method.fit(offer, asked.rows, answer, at.rng, at.oracle.spent)
+            return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
         except MisuseError:  # it diverged: answers of unusual size
             if rate == _RATES[-1]:
                 raise
@@ -307,6 +312,12 @@ def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answ
         rest = np.clip(1 - values.sum(axis=1, keepdims=True), 0, 1) / np.maximum(hidden.sum(axis=1, keepdims=True), 1)
         values = np.where(hidden, np.minimum(rest, known.cutoff), values)
     return replace(offer, values="probabilities", explained=None), Answer(as_distribution(values), answer.gradients)
+
+
+def _labelled(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:
+    """Of values no more than which is the largest."""
+    one_hot: Array = np.eye(offer.outputs)[answer.values.argmax(axis=1)]
+    return replace(offer, values="label", explained=None), Answer(one_hot, answer.gradients)
 
 
 def _fresh(offer: Offer, shape: tuple[int, ...], seed: int, *, images: bool) -> "torch.nn.Module":
