@@ -95,12 +95,12 @@ def show_result(console: Console, result: AuditResult) -> None:
 
 def _table(curves: tuple[Curve, ...]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption="queries until a clone agrees so far with the target, mean over seeds")
-    table.add_column("exposed", overflow="fold")
+    table.add_column("exposed", min_width=13)
     for milestone in _MILESTONES:
         header = milestone if milestone == "exact" else f"{milestone} %"
         table.add_column(header, justify="right")
     table.add_column("best", justify="right")
-    table.add_column("by", overflow="fold")
+    table.add_column("by", min_width=13)
     for curve in curves:
         best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
         figures = [_need(curve.need(milestone)) for milestone in _MILESTONES]
