@@ -13,7 +13,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
@@ -74,7 +74,8 @@ def time_limit() -> Iterator[None]:
 class Bench:
     """A target, its data, and the rows that are there already."""
 
-    def __init__(self, data: str, folder: Path) -> None:
+    def __init__(self, data: str, folder: Path, seeds: Sequence[int] = range(SEEDS)) -> None:
+        self.seeds = seeds
         loaded = zoo.dataset(data)
         self.data, self.deviation = data, loaded.deviation
         self.split = loaded.split(seed=0)
@@ -101,7 +102,7 @@ class Bench:
         grid = [(family, words) for family in self.families() for words in family.words]
         everything = [
             (family, words, attack, budget, seed)
-            for seed in range(SEEDS)
+            for seed in self.seeds
             for family, words in grid
             for attack in self.attacks(family.level, words)
             for budget in self.budgets(attack)
@@ -246,7 +247,12 @@ def key(row: Row) -> tuple:
 
 
 def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    """The rows of a file; of two of the same case the first."""
+    rows: dict[tuple, Row] = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        row = json.loads(line)
+        rows.setdefault(key(row), row)
+    return [*rows.values()]
 
 
 def write_page(folder: Path, *, check: bool) -> int:
@@ -267,13 +273,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="*", help=", ".join(OPTIONS))
     parser.add_argument("--rows", type=Path, default=RESULTS, help="the folder of the rows")
+    parser.add_argument("--seed", type=int, action="append", help="only this one; repeatable")
     parser.add_argument("--page", action="store_true")
     parser.add_argument("--check", action="store_true")
     said = parser.parse_args()
     if not {*said.data} <= {*OPTIONS}:
         parser.error(f"expected {' or '.join(OPTIONS)}, got {', '.join(said.data)}")
     for data in said.data:
-        Bench(data, said.rows).go()
+        Bench(data, said.rows, said.seed or range(SEEDS)).go()
     return write_page(said.rows, check=said.check) if said.page or said.check else 0
 
 
