@@ -94,6 +94,11 @@ class Case:
     def kept_class(self) -> float:
         return next(float(row["kept_class"]) for row in self.rows if not row["attack"])
 
+    @property
+    def shares_values(self) -> bool:
+        """Whether a level without explanations shows the same values."""
+        return any(row["values_as"] for row in self.rows if not row["attack"])
+
     def recovered(self) -> bool:
         """Whether an exact attack ended well with every seed."""
         return any(all(row["outcome"] == "RECOVERED" for row in rows) for rows in self.exact.values())
@@ -125,8 +130,10 @@ class Case:
         return min(found, default=None)
 
     def complete(self) -> bool:
-        """Whether every attack was run, and every budget of students."""
+        """Whether every attack was run, and every budget of students, those of values alone included."""
         planned = next((row["attacks"] for row in self.rows if not row["attack"]), ())
+        if self.shares_values and {row["budget"] for row in self.values_alone} < {*BUDGETS}:
+            return False
         measured = {*self.exact, *self.learned}
         return measured >= {*planned} and all(self.student(budget, explained=True) is not None for budget in BUDGETS)
 

@@ -72,6 +72,8 @@ def test_a_defence_of_explanations_does_not_hold_where_values_alone_are_enough(p
     text = page({"digits": [*hidden, *values]})
     assert "| 96.0 % (96–96) (values alone) |" in text
     assert "within the queries tried: `topk:1`." in text
+    unfinished = page({"digits": [*hidden, *(row for row in values if row.get("budget") != 1000)]})
+    assert "Of 0 defended versions" in unfinished
 
 
 def test_what_was_not_measured_to_the_end_is_not_said_to_hold(page):
