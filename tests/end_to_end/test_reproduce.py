@@ -166,7 +166,7 @@ def check_that_files_are_what_the_rows_say(out: Path) -> None:
     assert fine.exit_code == 0, fine.output
     (out / "main-agreement.svg").write_text("<svg/>")
     rows = (out / "gaussian.jsonl").read_text().splitlines()
-    (out / "gaussian.jsonl").write_text("\n".join(rows[:-1]) + "\n")
+    (out / "gaussian.jsonl").write_text("\n".join(rows[: len(rows) // 2]) + "\n")
     stale = relumine("--check", "--out", str(out))
     assert stale.exit_code == 1
     for name in ("main-agreement.svg", "gaussian.png", "results.md"):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relumine.oracle.decoding import decoded
@@ -38,6 +38,7 @@ def test_lists_of_numbers_are_arrays_with_every_digit(rows):
     assert np.array_equal(found, np.array([rows, rows], dtype=np.float64))
 
 
+@example([{"\0": None, "": False}])
 @given(JSON)
 def test_nothing_is_lost_or_added(value):
     found = plain(decoded(json.dumps(value).encode()))

@@ -25,10 +25,9 @@ def decoded(text: bytes) -> Any:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, simdjson.Object):
-        try:
-            return {name: _plain(value[name]) for name in value}  # items() would make lists of everything
-        except KeyError:  # of a name that has a NUL in it
+        if any("\0" in name for name in value):  # which ends the name where it is looked up
             return value.as_dict()
+        return {name: _plain(value[name]) for name in value}  # items() would make lists of everything
     if not isinstance(value, simdjson.Array):
         return value
     numbers = _numbers(value)
