@@ -105,6 +105,16 @@ def test_times_fewer_is_judged_within_half_a_decade(gradient, membership, verdic
     assert verdicts(invented("main", rising(gradient, membership)), "MNIST 2-layer") == {"100× fewer queries": verdict}
 
 
+def test_without_data_queries_are_counted_at_the_highest_accuracy_that_both_reach():
+    found = {}
+    for membership in (0.3, 0.7):  # accuracies far below the target's
+        results = invented("gaussian", lambda e, m=membership: m if e.loss == "membership" else 0.72)
+        found |= {membership: verdicts(results, "MNIST 2-layer")["at least 1000× fewer queries"]}
+    assert found == {0.3: "short", 0.7: "short"}  # one query of either kind is enough
+    rising_late = invented("gaussian", lambda e: 0.1 + 0.5 * (e.budget == 10_000) if e.loss == "membership" else 0.9)
+    assert verdicts(rising_late, "MNIST 2-layer") == {"at least 1000× fewer queries": "better"}
+
+
 @pytest.mark.parametrize(("accuracy", "verdict"), [(0.97, "better"), (0.945, "same"), (0.9, "short")])
 def test_accuracy_is_judged_within_a_point(accuracy, verdict):
     found = verdicts(invented("main", lambda e: accuracy), "MNIST conv")
