@@ -223,6 +223,7 @@ def test_what_cannot_work_is_said_before_anything_is_asked(here, arguments, mess
     done = relumine("audit", *arguments)
     assert done.exit_code == 2, done.output
     assert message in " ".join(done.output.split())
+    assert not list(Path().rglob("*.html"))
 
 
 def test_lists_of_what_there_is(here):

@@ -168,10 +168,13 @@ def _check_writable(path: Path) -> None:
     """Before hours are spent."""
     if path.suffix.lower() not in _ENDINGS:
         raise MisuseError(f"--output: expected a file ending in {', '.join(_ENDINGS)}, got {path}")
+    there = path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a"):
             pass
+        if not there:
+            path.unlink()  # an empty file would look like a report
     except OSError as error:
         raise MisuseError(f"--output: cannot write {path} ({error.strerror}); choose another place") from error
 
