@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from relumine.oracle.decoding import decoded
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60)
+EXACT = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53)  # as float64
 JSON = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=5),
+    st.none() | st.booleans() | EXACT | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=30,
 )

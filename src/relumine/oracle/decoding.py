@@ -12,7 +12,7 @@ from relumine.oracle.base import Array
 _own = threading.local()  # each thread's parser, which has the memory already that the next answer needs
 
 
-def decoded(text: bytes) -> Any:
+def decoded(text: bytes | bytearray) -> Any:
     """Plain values, but for lists of numbers, however nested: these are arrays. ValueError if it is no JSON."""
     parser = _own.__dict__.pop("parser", None) or simdjson.Parser()
     try:

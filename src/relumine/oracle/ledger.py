@@ -20,6 +20,9 @@ from relumine.oracle.base import Answer, Array, Offer
 # A power cut may take the answers of so many seconds, which are then asked again; it never harms the file.
 _SECONDS_BETWEEN_FLUSHES = 1.0
 
+# Mostly nothing is on file, which one look tells of many questions; SQLite takes 999 of them in its older versions.
+_LOOKED_UP_AT_ONCE = 500
+
 # "relu" in ASCII, in the file's header: no other program's database is taken for a ledger and written to.
 _APPLICATION = 0x72656C75
 
@@ -29,7 +32,6 @@ _SETTINGS = """
 PRAGMA synchronous = OFF;
 PRAGMA page_size = 16384;
 PRAGMA journal_mode = WAL;
-PRAGMA synchronous = NORMAL;
 PRAGMA wal_autocheckpoint = 0;
 """
 
@@ -49,6 +51,7 @@ CREATE TABLE IF NOT EXISTS answers (
     UNIQUE (question, occurrence)
 );
 COMMIT;
+PRAGMA synchronous = NORMAL;
 """
 
 
@@ -101,16 +104,19 @@ class Ledger:
 
     def find(self, questions: list[Question], offer: Offer) -> list[Answer | None]:
         """For each question its answer on file, or None."""
-        return [self._find(question, offer) for question in questions]
+        on_file: set[Question] = set()
+        for i in range(0, len(questions), _LOOKED_UP_AT_ONCE):
+            digests = tuple(question.digest for question in questions[i : i + _LOOKED_UP_AT_ONCE])
+            places = ", ".join("?" * len(digests))
+            rows = self._read(f"SELECT question, occurrence FROM answers WHERE question IN ({places})", digests)
+            on_file |= {Question(*row) for row in rows}
+        return [self._answer(question, offer) if question in on_file else None for question in questions]
 
-    def _find(self, question: Question, offer: Offer) -> Answer | None:
-        rows = self._read(
+    def _answer(self, question: Question, offer: Offer) -> Answer:
+        ((value, gradient),) = self._read(
             "SELECT value, gradient FROM answers WHERE question = ? AND occurrence = ?",
             (question.digest, question.occurrence),
         )
-        if not rows:
-            return None
-        value, gradient = rows[0]
         try:
             values = np.frombuffer(value).reshape(1, offer.outputs)
             shape = (1, offer.gradient_rows, offer.dimension)
@@ -126,9 +132,9 @@ class Ledger:
                 question.digest,
                 question.occurrence,
                 phase,
-                inputs[i].tobytes(),
-                answer.values[i].tobytes(),
-                None if gradients is None else gradients[i].tobytes(),
+                np.ascontiguousarray(inputs[i]),
+                np.ascontiguousarray(answer.values[i]),
+                None if gradients is None else np.ascontiguousarray(gradients[i]),
             )
             for i, question in enumerate(questions)
         ]

@@ -185,10 +185,12 @@ class Metered:
         known = ledger.find(questions, self.offer)
         missing = [i for i, answer in enumerate(known) if answer is None]
         replayed = {questions[i] for i in set(range(len(rows))) - set(missing)}
+        whole: Answer | None = None
         try:
             for part in self._parts(rows[missing], gradients) if missing else ():
                 at = [missing[i] for i in part.positions]
                 ledger.append([questions[i] for i in at], rows[at], part.answer, self._phase)
+                whole = part.answer if len(at) == len(rows) else None
                 for i, position in enumerate(at):
                     known[position] = _row(part.answer, i)
         except BaseException:
@@ -198,7 +200,8 @@ class Metered:
             raise
         self._book(len(replayed - self._unused), gradients)
         self._unused -= replayed
-        return joined(self.offer, [answer for answer in known if answer is not None], gradients=gradients)
+        # Mostly all comes in one part: there is nothing to put together, and copies of large answers take time.
+        return whole or joined(self.offer, [answer for answer in known if answer is not None], gradients=gradients)
 
     def _parts(self, rows: Array, gradients: bool) -> Iterator[Part]:
         """Ask, and hand on each part of the answer, counted and checked, as it comes."""

@@ -176,7 +176,7 @@ class Sender:
             return _read(answer)
         self._refused(url, status, headers, answer)
 
-    def _exchange(self, client: httpx.Client, url: str, content: bytes) -> tuple[int, httpx.Headers, bytes]:
+    def _exchange(self, client: httpx.Client, url: str, content: bytes) -> tuple[int, httpx.Headers, bytearray]:
         """One request. A server that sends a byte now and then is held to the timeout as well."""
         deadline = time.monotonic() + self._endpoint.timeout
         answer = bytearray()
@@ -189,7 +189,7 @@ class Sender:
                     raise BadAnswerError(f"{url}: expected an answer of a few megabytes, got more than 256; {KEPT}")
         with self._lock:
             self.traffic.received_bytes += len(answer)
-        return response.status_code, response.headers, bytes(answer)
+        return response.status_code, response.headers, answer
 
     @contextmanager
     def _counted(self, size: int, again: bool) -> Iterator[None]:
@@ -211,7 +211,7 @@ class Sender:
                 if self._flying == 0:
                     self.traffic.busy_seconds += now - self._busy_since
 
-    def _refused(self, url: str, status: int, headers: httpx.Headers, answer: bytes) -> None:
+    def _refused(self, url: str, status: int, headers: httpx.Headers, answer: bytearray) -> None:
         """Raise what an answer other than 200 means."""
         said = f"{status} {self._said(answer)}".strip()
         if status in _DENIED:
@@ -231,7 +231,7 @@ class Sender:
             raise _Again(said, None if wait is None else min(wait, self._endpoint.patience))
         raise OracleFailedError(f"{url}: expected 200, got {said}; {_remedy(status)}")
 
-    def _said(self, answer: bytes) -> str:
+    def _said(self, answer: bytearray) -> str:
         """The server's own words, on one line, short, and without the secret should it repeat it."""
         text = answer[:2000].decode("utf-8", errors="replace")
         try:
@@ -250,7 +250,7 @@ def _tls(endpoint: Endpoint) -> ssl.SSLContext:
     return httpx.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def _read(answer: bytes) -> Any:
+def _read(answer: bytearray) -> Any:
     try:
         return decoded(answer)
     except ValueError as error:

@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve
 
 from relumine.oracle.base import Array, Oracle
 from relumine.reconstruct.line import Line
@@ -70,8 +69,7 @@ class Comparison:
 
     def challenge(self, model: Shallow) -> None:
         """Ask close to the boundary of every unit, four times over."""
-        for _ in range(4):
-            self.ask(self._near_boundaries(model))
+        self.ask(np.concatenate([self._near_boundaries(model) for _ in range(4)]))
 
     def _near_boundaries(self, model: Shallow) -> Array:
         """Fresh points, each moved so that up to d/2 units' signals become small numbers of random sign and size."""
@@ -89,6 +87,6 @@ class Comparison:
         missing = small - model.active(start[None])[0, units]
         rows = model.rows[units]
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
-        moved: Array = start + rows.T @ solve(rows @ rows.T + 1e-6 * np.eye(len(rows)), missing, assume_a="pos")
+        moved: Array = start + rows.T @ np.linalg.solve(rows @ rows.T + 1e-6 * np.eye(len(rows)), missing)
         box = self._oracle.offer.box
         return self.representable(moved if box is None else np.clip(moved, *box))

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from math import sqrt
+from statistics import median
 
 import numpy as np
 
@@ -72,7 +74,7 @@ class Line:
     def sights(self, t: list[float], points: Array, answer: Answer, noise: Noise) -> list[Sight]:
         """What the answers at ``points`` show; these are x(t), rounded to what the target can represent."""
         slopes = answer.jacobians @ self.direction
-        starts = answer.values + np.einsum("nkd,nd->nk", answer.jacobians, self.start - points)
+        starts = answer.values + (answer.jacobians @ (self.start - points)[:, :, None])[:, :, 0]
         errors = piece_errors(answer.jacobians, points, noise)
         return [Sight(t[i], answer.jacobians[i], slopes[i], starts[i], float(errors[i])) for i in range(len(t))]
 
@@ -80,10 +82,16 @@ class Line:
 def piece_errors(jacobians: Array, points: Array, noise: Noise) -> Array:
     """n: the expected error of f(x) − Jx, from the rounding of f and of J."""
     distance = np.linalg.norm(points, axis=1)
+    sizes = np.array([_length(jacobian) for jacobian in jacobians])
     # For a random x, |J||x| overstates |Jx| by √d. Sums over units round a few times more than one product.
-    typical = np.linalg.norm(jacobians, axis=(1, 2)) * distance / np.sqrt(points.shape[1])
+    typical = sizes * distance / np.sqrt(points.shape[1])
     result: Array = 8 * noise.relative * typical + 2 * noise.absolute * (1 + distance)
     return result
+
+
+def _length(numbers: Array) -> float:
+    """√ of the sum of squares; many are taken, and numpy.linalg.norm takes several times as long."""
+    return sqrt(np.vdot(numbers, numbers))
 
 
 class Gap:
@@ -95,25 +103,50 @@ class Gap:
     def __init__(self, left: Sight, right: Sight, tolerance: float) -> None:
         self.left, self.right, self.tolerance = left, right, tolerance
         self._kinks: list[Kink] | None = None
-        self.jump = right.jacobian - left.jacobian
         self.slope = right.slope - left.slope
         self.intercept = right.intercept - left.intercept
-        self.output, self.row = rank_one(self.jump)
-        self.rank_one = float(np.linalg.norm(self.jump - np.outer(self.output, self.row))) <= tolerance
         steepness = float(self.slope @ self.slope)
         meeting = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
-        self.error = (left.error + right.error) / np.sqrt(steepness) if steepness > 0 else 0.0
+        self.error = (left.error + right.error) / sqrt(steepness) if steepness > 0 else 0.0
         self.inside = left.t < meeting < right.t
         # In a narrow gap noise moves the meeting out of it.
         self._nearly_inside = left.t - self.error < meeting < right.t + self.error
-        self.t = float(np.clip(meeting, left.t, right.t)) if self._nearly_inside else meeting
+        self.t = min(max(meeting, left.t), right.t) if self._nearly_inside else meeting
+
+    @property
+    def jump(self) -> Array:
+        """By how much the Jacobian changes. It is large, and seldom needed again: so it is not kept."""
+        return self.right.jacobian - self.left.jacobian
+
+    @cached_property
+    def _part(self) -> tuple[Array, Array, bool]:
+        """The jump as output ⊗ row, as far as it is that, and whether it is."""
+        jump = self.jump
+        output, row = rank_one(jump)
+        jump -= np.outer(output, row)
+        return output, row, _length(jump) <= self.tolerance
+
+    @property
+    def output(self) -> Array:
+        """By how much each output's slope jumps, in units of ``row``."""
+        return self._part[0]
+
+    @property
+    def row(self) -> Array:
+        """The direction in which slopes jump."""
+        return self._part[1]
+
+    @property
+    def rank_one(self) -> bool:
+        """Whether the jump is ``output`` ⊗ ``row`` and nothing else."""
+        return self._part[2]
 
     @cached_property
     def single(self) -> bool:
-        """Whether all outputs say: one kink, here."""
-        miss = float(np.linalg.norm(self.intercept + self.t * self.slope))
+        """Whether all outputs say: one kink, here. What is quickly seen comes first."""
+        miss = _length(self.intercept + self.t * self.slope)
         allowed = 4 * (self.left.error + self.right.error) + self.tolerance * abs(self.t)
-        return self.rank_one and self._nearly_inside and miss <= allowed
+        return self._nearly_inside and miss <= allowed and self.rank_one
 
     @cached_property
     def parallel(self) -> bool:
@@ -121,9 +154,9 @@ class Gap:
 
         In a deep network that is so wherever a single unit of the last hidden layer is on.
         """
-        output = self.output / (float(np.linalg.norm(self.output)) or 1.0)
+        output = self.output / (_length(self.output) or 1.0)
         rest = self.left.jacobian - np.outer(output, output @ self.left.jacobian)
-        return float(np.linalg.norm(rest)) <= self.tolerance
+        return _length(rest) <= self.tolerance
 
     @cached_property
     def crossing(self) -> float:
@@ -133,10 +166,10 @@ class Gap:
         kinks when these have one sign; when not, it lies outside on either side. So the median over the outputs lies
         among them nearly always, and the answer there shows a cell not seen before.
         """
-        slopes = np.where(self.slope == 0, np.nan, self.slope)
-        meetings = -self.intercept / slopes
-        inside = meetings[(meetings > self.left.t) & (meetings < self.right.t)]
-        return float(np.median(inside)) if inside.size else self.middle
+        pieces = zip(self.slope.tolist(), self.intercept.tolist(), strict=True)
+        meetings = [-intercept / slope for slope, intercept in pieces if slope != 0]
+        inside = [t for t in meetings if self.left.t < t < self.right.t]
+        return float(median(inside)) if inside else self.middle
 
     @cached_property
     def middle(self) -> float:
@@ -178,7 +211,7 @@ class Gap:
 
 def _kink(line: Line, output: Array, row: Array, t: float) -> Kink:
     """The unit with this jump, its row of length one and rising along the line."""
-    length = float(np.linalg.norm(row)) * np.copysign(1.0, row @ line.direction)
+    length = _length(row) * np.copysign(1.0, row @ line.direction)
     output, row = output * length, row / length
     return Kink(t, output, row, float(-(row @ line.start) - t * (row @ line.direction)))
 
@@ -203,11 +236,12 @@ class LineSearch:
         self.gaps: list[Gap] = []  # where neighbouring answers show different pieces, in order
         self._kinks: list[Kink] | None = None
         self._largest = 0.0
+        self._stride = _length(line.direction)
         self.add(sights)
 
     def add(self, sights: list[Sight]) -> None:
         """Take note of further answers; gaps that they do not touch stay the same objects."""
-        self._largest = max(self._largest, *(float(np.linalg.norm(sight.jacobian)) for sight in sights))
+        self._largest = max(self._largest, *(_length(sight.jacobian) for sight in sights))
         self._kinks = None
         for sight in sights:
             i = bisect(self.sights, sight.t, key=lambda known: known.t)
@@ -220,7 +254,9 @@ class LineSearch:
             self.gaps[j:j] = [gap for gap in (self._gap(*pair) for pair in pairs) if gap is not None]
 
     def _gap(self, left: Sight, right: Sight) -> Gap | None:
-        differ = float(np.linalg.norm(right.jacobian - left.jacobian)) > self.tolerance
+        # Slopes that differ by more than equal Jacobians could make them spare a look at the Jacobians.
+        differ = _length(right.slope - left.slope) > self.tolerance * self._stride
+        differ = differ or _length(right.jacobian - left.jacobian) > self.tolerance
         return Gap(left, right, self.tolerance) if differ else None
 
     def gap_at(self, t: float) -> Gap | None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import lstsq
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 from relumine.oracle.base import Answer, Array, Offer, Oracle, joined
@@ -28,6 +29,8 @@ _INNER = 1000
 _LARGEST = 5e6
 # A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
 _NEAR = 0.03
+# Through so many random directions a gradient is seen at a sixteenth of its size squared at least, nearly surely.
+_PROBES = 8
 # Values of points further out than this many √d show more about directions than the rest can be told from.
 _FAR = 3.0
 
@@ -61,16 +64,28 @@ class Remembering:
 
         The gradient of one cell, asked again, is rounded in the same way: it tells nothing new, and counts once.
         """
-        plain = joined(self.offer, self._answers[False], gradients=False)
-        steep = joined(self.offer, self._answers[True], gradients=True)
+        answers = [*self._answers[True], *self._answers[False]]
         none = np.empty((0, self.offer.dimension))
         points = np.concatenate([none, *self._points[True], *self._points[False]])
-        values = np.concatenate([steep.values, plain.values])
+        values = joined(self.offer, answers, gradients=False).values
         known = np.flatnonzero(np.isfinite(values).all(axis=1))
-        cells = {steep.jacobians[i].tobytes(): i for i in known[known < len(steep)]}
-        new = np.array(sorted(cells.values()), dtype=np.intp)
+        jacobians = [jacobian for answer in self._answers[True] for jacobian in answer.jacobians]
+        new = _first_of_each(jacobians, known[known < len(jacobians)])
         order = np.concatenate([new, np.setdiff1d(known, new)])
-        return Answers(points[order], values[order], steep.jacobians[new])
+        shape = (len(new), self.offer.gradient_rows, self.offer.dimension)
+        return Answers(points[order], values[order], np.array([jacobians[i] for i in new]).reshape(shape))
+
+
+def _first_of_each(jacobians: list[Array], places: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of these places at which a Jacobian stands for the first time."""
+    seen: dict[float, Array] = {}
+    first = []
+    for i in places:
+        size = float(np.vdot(jacobians[i], jacobians[i]))  # quicker to look up than so many numbers
+        if size not in seen or not np.array_equal(seen[size], jacobians[i]):
+            seen[size] = jacobians[i]
+            first.append(i)
+    return np.array(first, dtype=np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +99,7 @@ class Answers:
     def errors(self, noise: Noise) -> tuple[Array, Array]:
         """n and m: the expected error of one value, and of one entry of a Jacobian."""
         rounding = noise.absolute / np.sqrt(3)  # a number rounded is off by anything up to half a unit
-        entries = np.sqrt(np.mean(self.jacobians**2, axis=(1, 2))) if len(self.jacobians) else np.zeros(0)
+        entries = np.sqrt([np.vdot(each, each) / each.size for each in self.jacobians])
         typical = float(np.sqrt(np.mean(entries**2))) if len(entries) else 0.0
         sizes = np.abs(self.values).max(axis=1, initial=0) + typical * np.linalg.norm(self.points, axis=1)
         floor = _SUMS * noise.relative * max(typical, float(sizes.max(initial=0)) * 1e-12) or 1e-300
@@ -168,12 +183,11 @@ class _Fit:
     def __init__(self, network: Network, answers: Answers, noise: Noise) -> None:
         self.network = network
         self.answers = answers
-        self._errors = answers.errors(noise)
-        self._distrust = answers.distrust(noise)
-        self._on = self._matched(*_signals(network, answers.points))
-        self.signals, self.values = self._forward()
-        self._sloped = [on[: len(answers.jacobians)] for on in self._on]
-        self._ahead = _products(network, self._sloped, answers.jacobians.shape[:2])
+        self._noise = noise
+
+    @cached_property
+    def _errors(self) -> tuple[Array, Array]:
+        return self.answers.errors(self._noise)
 
     @property
     def large(self) -> bool:
@@ -210,11 +224,11 @@ class _Fit:
 
     def biases(self) -> Array:
         """The move of all biases, and of nothing else, that meets the values best."""
-        errors = self._distrust
+        errors = self.answers.distrust(self._noise)
         ahead = np.concatenate(_products(self.network, self._on, self.answers.values.shape), axis=2)
         system = (ahead / errors[:, None, None]).reshape(-1, ahead.shape[2])
         missing = (self.answers.values - self.values) / errors[:, None]
-        move = np.linalg.lstsq(system, missing.ravel(), rcond=1e-10)[0]
+        move = lstsq(system, missing.ravel(), cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
         weights = sum(weight.size for weight in self.network.weights)
         skip = 0 if self.network.skip is None else self.network.skip.size
         return np.concatenate([np.zeros(weights), move, np.zeros(skip)])
@@ -260,13 +274,24 @@ class _Fit:
 
     # -- predictions, for patterns that are given
 
-    def _forward(self) -> tuple[list[Array], Array]:
-        """What enters each layer, and the values."""
-        network, signals = self.network, [self.answers.points]
-        for weight, bias, on in zip(network.weights, network.biases, self._on, strict=False):
+    @cached_property
+    def signals(self) -> list[Array]:
+        """What enters each layer."""
+        signals = [self.answers.points]
+        for weight, bias, on in zip(self.network.weights, self.network.biases, self._on, strict=False):
             signals.append((signals[-1] @ weight.T + bias) * on)
-        values = signals[-1] @ network.weights[-1].T + network.biases[-1]
-        return signals, values if network.skip is None else values + self.answers.points @ network.skip.T
+        return signals
+
+    @cached_property
+    def values(self) -> Array:
+        """What the network answers."""
+        network = self.network
+        values: Array = self.signals[-1] @ network.weights[-1].T + network.biases[-1]
+        return values if network.skip is None else values + self.answers.points @ network.skip.T
+
+    @cached_property
+    def _ahead(self) -> list[Array]:
+        return _products(self.network, self._sloped, self.answers.jacobians.shape[:2])
 
     def _jacobians(self) -> Array:
         result: Array = self._ahead[0] @ self.network.weights[0]
@@ -316,22 +341,45 @@ class _Fit:
 
     # -- patterns
 
-    def _matched(self, signals: list[Array], on: Pattern) -> Pattern:
+    @cached_property
+    def _on(self) -> Pattern:
         """Patterns in which a unit close to its boundary is on where the answered gradient says so.
 
         A boundary is only known as well as noise allows; a point in a narrow cell may lie on its other side.
         """
-        jacobians = self.answers.jacobians
-        for row, jacobian in enumerate(jacobians):
-            at = [layer[row] for layer in on]
-            length = 1 + float(np.linalg.norm(self.answers.points[row]))
-            near = [
-                np.abs(signal[row]) <= _NEAR * length * np.linalg.norm(weight, axis=1)
-                for signal, weight in zip(signals, self.network.weights, strict=False)
-            ]
-            if any(layer.any() for layer in near):
-                _match(self.network, jacobian, at, near)
+        network, jacobians = self.network, self.answers.jacobians
+        signals, on = _signals(network, self.answers.points)
+        lengths = 1 + np.linalg.norm(self.answers.points[: len(jacobians)], axis=1)
+        widths = [np.linalg.norm(weight, axis=1) for weight in network.weights]
+        near = [
+            np.abs(signal[: len(jacobians)]) <= _NEAR * lengths[:, None] * width
+            for signal, width in zip(signals, widths, strict=False)
+        ]
+        for row in _doubtful(network, jacobians, on, near):
+            _match(network, jacobians[row], [layer[row] for layer in on], [layer[row] for layer in near])
         return on
+
+    @cached_property
+    def _sloped(self) -> Pattern:
+        return [on[: len(self.answers.jacobians)] for on in self._on]
+
+
+def _doubtful(network: Network, jacobians: Array, on: Pattern, near: Pattern) -> NDArray[np.intp]:
+    """The gradients of which so much is missing that it may be worth while to turn one of the units near there.
+
+    Of a single layer that is seen without computing all gradients: through a few random directions what is missing
+    looks about as large as it is, and turning a unit is only for the better if that is half of its jump at least.
+    """
+    doubtful = np.logical_or.reduce([layer.any(axis=1) for layer in near], axis=0)
+    if len(near) != 1 or not len(jacobians):
+        return np.flatnonzero(doubtful)
+    first, last = network.weights
+    probes = np.random.default_rng(0).standard_normal((first.shape[1], _PROBES)) / np.sqrt(_PROBES)
+    missing = jacobians @ probes - (last * on[0][: len(jacobians), None, :]) @ (first @ probes)
+    missing = missing if network.skip is None else missing - network.skip @ probes
+    jumps = (last**2).sum(axis=0) * (first**2).sum(axis=1)
+    smallest = np.where(near[0], jumps, np.inf).min(axis=1)
+    return np.flatnonzero(doubtful & (64 * (missing**2).sum(axis=(1, 2)) > smallest))
 
 
 def _match(network: Network, jacobian: Array, on: Pattern, near: Pattern) -> None:

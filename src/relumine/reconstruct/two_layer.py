@@ -445,7 +445,7 @@ class _Run:
         fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
         if fit.whole and fit.misfit > _FITS:  # it may need the linear term that was left out
             fit = min(fit, polished(model.network(self.offer, 0.0), answers, self.noise), key=lambda fit: fit.misfit)
-        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
+        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng) if fit.whole else None
         uncertainty = None if simulated is None else max(1.0, fit.misfit) * float(simulated.max(initial=0))
         self.polish = _Polish(self._found.kinks(), answers, fit, shallow_from_network(fit.network), uncertainty)
         self.comparison.clear()
