@@ -75,6 +75,12 @@ SUBJECTS: dict[str, Subject] = {
     "TwoLayer, an output's gradient": Subject(rl.TwoLayer(), of(8, 5, 3, gradients=1)),
     "TwoLayerFromValues": Subject(rl.TwoLayerFromValues(), of(8, 5, 3, **values_only), exact=1e-7),
     "TwoLayerFromValues, K=1": Subject(rl.TwoLayerFromValues(), of(8, 5, **values_only), exact=1e-7),
+    "TwoLayerFromValues, float32": Subject(
+        rl.TwoLayerFromValues(), of(8, 5, 3, dtype="float32", **values_only), exact=1e-6
+    ),
+    "TwoLayerFromValues, six decimals": Subject(
+        rl.TwoLayerFromValues(), of(8, 5, decimals=6, **values_only), exact=1e-5
+    ),
     "PaperTwoLayer": Subject(rl.PaperTwoLayer(4), paper),
     "PaperTwoLayer, values only": Subject(
         rl.PaperTwoLayer(4), lambda **fields: paper(**{**values_only, **fields}), most=10_000

@@ -6,7 +6,6 @@ takes a gradient by differences for each of its h·log(h/δ) queries).
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +18,12 @@ from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.polish import Answers, polished
 from relumine.reconstruct.profile import Profile
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
-from relumine.reconstruct.shallow import Shallow, shallow_from_network, shallow_from_pieces
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE
+from relumine.reconstruct.shallow import Shallow, shallow_from_pieces
+from relumine.reconstruct.values_noisy import FewDigits
+from relumine.reconstruct.values_slopes import middles
+from relumine.reconstruct.verification import FRESH_POINTS
 
 # A step along an axis is this part of √d times the distance to the next kink on the line. Random units are crossed by
 # about 1.5 % of such steps; those are found afterwards, from the units themselves, and taken again.
@@ -38,16 +38,8 @@ _DIGITS_LOST = 2e9
 _CANDIDATES = 4000
 # Places near a line's start whose values tell how they are rounded.
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
-# Below this noise floor a network is exact as it is found; above it, it is fitted to further values: so many per
-# parameter.
+# Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
 _EXACT = 1e-12
-_PER_PARAMETER = 2
-# A network further off than this, relative to the largest answer, has units missing: fitting it is in vain.
-_ROUGHLY = 0.05
-# A fitted network is compared at so many times more points: units that are rarely on may have been overlooked.
-_THOROUGH = 10
-# At so many points it is simulated what noise does; nothing is asked there.
-_SIMULATED = 500
 # Lines tried before the target counts as not of this class.
 _LINES = 3
 
@@ -116,28 +108,27 @@ class _Run:
         self.model: Shallow | None = None
         self.spacing: float | None = None
         self.asked = 0
-        self.uncertainty: float | None = None
+        self.few_digits: FewDigits | None = None
 
     def reconstruct(self) -> None:
         """Try lines until the network that one of them shows agrees with the target."""
         for _ in range(_LINES):
-            self._reconstruct_on_a_line()
-            self.uncertainty = None
+            with self.meter.phase("search"):
+                line = self._line()
+            if self.noise.floor > _EXACT:
+                limit = self.settings.limit - self.asked
+                self.few_digits = FewDigits(self.meter, self.noise, self.settings.points, limit, self.rng)
+                self.few_digits.reconstruct()
+                return
+            self._reconstruct_on(line)
             with self.meter.phase("verify"):
                 self.comparison.ask(self.comparison.fresh(self.settings.points))
-            if self.noise.floor > _EXACT and (self.comparison.gap(self._found) or 0.0) < _ROUGHLY:
-                with self.meter.phase("polish"):
-                    self._polish()
-                with self.meter.phase("verify"):
-                    self.comparison.ask(self.comparison.fresh(_THOROUGH * self.settings.points))
             if self._wrong():
                 continue
             with self.meter.phase("verify"):
                 self.comparison.challenge(self._found)
             if not self._wrong():
                 return
-        if self.noise.floor > _EXACT:
-            raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
         if self.offer.box is not None:
             raise Stop(Outcome.NOT_VERIFIED, "no line inside the box met all units; ask for gradients")
         far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
@@ -152,10 +143,7 @@ class _Run:
     @property
     def _tolerance(self) -> float:
         # Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
-        size = self.comparison.size
-        if self.uncertainty is not None:
-            return min(4 * self.uncertainty / size + 16 * self.noise.relative, TOLERANCE["float32"])
-        return min(max(1e-7, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / size), TOLERANCE["float32"])
+        return max(1e-7, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / self.comparison.size)
 
     def _wrong(self) -> bool:
         return len(self.comparison.wrong(self._found, self._tolerance)) > 0
@@ -166,9 +154,9 @@ class _Run:
             raise Stop(Outcome.NOT_THIS_CLASS, f"{self.settings.limit} value queries were not enough; raise `limit`")
         return self.oracle(points, gradients=False).values
 
-    def _reconstruct_on_a_line(self) -> None:
+    def _reconstruct_on(self, line: Line) -> None:
         with self.meter.phase("search"):
-            line, profile = self._profile()
+            profile = self._profile_of(line)
             kinks = profile.kinks()
         self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
         with self.meter.phase("gradients"):
@@ -193,18 +181,18 @@ class _Run:
         jacobians = [cell.jacobian for cell in cells]
         self.model = shallow_from_pieces(jacobians, offsets, kinks, line.start, line.direction)
 
-    def _profile(self) -> tuple[Line, Profile]:
-        """A line on which answers are finite, and the search on it."""
+    def _line(self) -> Line:
+        """A line on which answers are finite; they show the noise."""
         for _ in range(12):
             line = self.comparison.line()
             low, high = line.within(self.offer.box)
             room = min(1.0, -low, high)
-            start = self._ask(self.comparison.representable(line.points(room * t for t in _PROBES)))
-            if np.isfinite(start).all():
-                self.noise = noise_in(start, self.offer.dtype)
-                if self.noise.absolute > 0:
-                    raise Stop(Outcome.NOT_VERIFIED, "rounded values do not show the units; ask for gradients")
-                return line, self._profile_of(line)
+            self.asked += len(_PROBES)
+            points = self.comparison.representable(line.points(room * t for t in _PROBES))
+            answers = self.meter(points, gradients=False).values
+            self.noise = noise_in(answers, self.offer.dtype)
+            if self.noise.floor > _EXACT or self.link is None or np.isfinite(self.link.logits(answers)).all():
+                return line
             self.comparison.scale /= 2
         raise Stop(Outcome.SATURATED)
 
@@ -219,15 +207,7 @@ class _Run:
 
     def _cells(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_Cell]:
         """Every cell of the line with its gradient, by one step along each axis."""
-        low, high = ends
-        if not kinks:
-            middles, reach = [(low + high) / 2], [min(1.0, (high - low) / 4)]
-        else:
-            outer = 1 + 0.5 * max(abs(kinks[0]), abs(kinks[-1]), 1.0)
-            first, last = max(kinks[0] - outer, (kinks[0] + low) / 2), min(kinks[-1] + outer, (kinks[-1] + high) / 2)
-            middles = [first, *((a + b) / 2 for a, b in pairwise(kinks)), last]
-            reach = [min(abs(t - kink) for kink in kinks) for t in middles]
-        return [self._cell(line, t, width) for t, width in zip(middles, reach, strict=True)]
+        return [self._cell(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
 
     def _cell(self, line: Line, t: float, reach: float) -> _Cell:
         point, aside = self.comparison.representable(line.points([t, t + 0.5 * reach]))
@@ -313,19 +293,6 @@ class _Run:
             np.concatenate([errors, typical]),
         )
 
-    def _polish(self) -> None:
-        """Fit all parameters to values all over the place; those of short steps tell too little, one from the other."""
-        found = self._found
-        parameters = found.rows.size + found.outputs.size + found.units
-        points = self.comparison.fresh(-(-_PER_PARAMETER * parameters // self.offer.outputs))
-        values = self._ask(points)
-        known = np.isfinite(values).all(axis=1)
-        answers = Answers(points[known], values[known], np.empty((0, self.offer.outputs, self.offer.dimension)))
-        fit = polished(found.network(self.offer, 100 * TOLERANCE["float32"]), answers, self.noise)
-        self.model = shallow_from_network(fit.network)
-        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
-        self.uncertainty = None if simulated is None else max(1.0, fit.misfit) * float(simulated.max(initial=0))
-
     def _roomy(self, first: int, second: int) -> tuple[Array, float] | None:
         """A point where just one of two units is on, and the longest step along any axis that crosses nothing."""
         model = self._found
@@ -344,14 +311,17 @@ class _Run:
     # -- results
 
     def clone(self) -> Network | None:
+        if self.few_digits is not None:
+            return self.few_digits.clone()
         return None if self.model is None else self.model.network(self.offer, self._tolerance)
 
     def evidence(self, remark: str) -> Evidence:
+        if self.few_digits is not None:
+            return self.few_digits.evidence(remark)
         if self.model is None:
             return Evidence(self.noise.floor, remark=remark)
         gap = self.comparison.gap(self.model)
-        accuracy = None if self.uncertainty is None else self.uncertainty / self.comparison.size
-        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
+        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark)
 
 
 def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:

@@ -1,0 +1,292 @@
+"""One hidden layer from values with few digits: float32, or rounded to a few decimals.
+
+A line shows where the kinks are (values_line.py), long steps beside it the units' directions to a few per cent
+(values_slopes.py). From there all parameters are fitted, to fresh values first and then to every value paid for
+(values_fit.py): that is as exact as the noise allows, and says how exact that is.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from relumine.oracle.base import Array
+from relumine.oracle.link import LogitLink
+from relumine.oracle.metered import Metered
+from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.line import Line
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.result import Evidence, Outcome, Stop
+from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.values_fit import LARGEST, Fit, Known, answered
+from relumine.reconstruct.values_line import NoisyLine, Shown
+from relumine.reconstruct.values_slopes import assembled, slopes
+
+# Networks are built and fitted so many times before it is said that it did not work; each time, of up to so many lines
+# that one is taken which shows most kinks, farthest apart. At least two, since a line may hide a kink.
+_ATTEMPTS = 3
+_LINES, _LEAST_LINES = 8, 2
+# The gradient of the narrowest cell is good enough if it errs by less than this part.
+_GOOD = 0.03
+# By how much a computed value errs at most, and typically, in rounding units of the terms that it is the sum of.
+_AT_MOST, _TYPICALLY = 4.0, 0.5
+# Fresh values for the fit, per parameter, and how far out they are, in units of fresh points.
+_PER_PARAMETER = 3
+_SPREAD = 1.5
+# Values further out than this, in units of the fresh points for the fit, are left out of it.
+_FAR = 5.0
+# A linear term that is this small, relative to the units, after they were turned around is none.
+_NO_TERM = 0.3
+# Fits are right if values are off by no more than this, in expected errors.
+_MISFIT, _MISFIT_SINGLE = 1.15, 3.0
+# Fitted networks are compared at so many times more points: units that are rarely on may have been overlooked.
+_THOROUGH = 10
+# At so many points it is simulated what noise does; nothing is asked there.
+_SIMULATED = 500
+# Whatever the noise, a network further off than this, relative to the largest answer, is not called recovered.
+_WORST = 1e-3
+
+
+class Answering(Shallow):
+    """A function behind a softmax, or a sigmoid."""
+
+    def values(self, inputs: Array) -> Array:
+        """n×K: probabilities."""
+        return answered(super().values(inputs), probabilities=True)
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    line: Line
+    shown: Shown
+
+    @property
+    def score(self) -> tuple[int, float]:
+        return len(self.shown.kinks), self.shown.room
+
+
+class FewDigits:
+    """One reconstruction: ``model`` and ``uncertainty`` are the best that it has."""
+
+    def __init__(self, meter: Metered, noise: Noise, points: int, limit: int, rng: np.random.Generator) -> None:
+        self.meter = meter
+        self.noise = noise
+        self.points = points
+        self.limit = limit
+        self.rng = rng
+        self.offer = meter.offer
+        self.probabilities = meter.offer.values == "probabilities"
+        self.fresh = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
+        self.paid: list[tuple[Array, Array]] = []
+        self.link = LogitLink(meter) if self.probabilities else None
+        self.comparison = Comparison(meter, rng)
+        self.asked = 0
+        self.steep = 0.0
+        self.model: Shallow | None = None
+        self.spacing: float | None = None
+        self.uncertainty: float | None = None
+
+    def reconstruct(self) -> None:
+        """Build and fit a network until one agrees with the target."""
+        for _ in range(_ATTEMPTS):
+            with self.meter.phase("search"):
+                best = self._best_line()
+            with self.meter.phase("gradients"):
+                start = self._start(best)
+            with self.meter.phase("polish"):
+                fit = self._fitted(start)
+            self.model = fit.shallow
+            self.comparison.clear()
+            with self.meter.phase("verify"):
+                if self._verified(fit):
+                    return
+        raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
+
+    # -- asking
+
+    def _ask(self, points: Array) -> Array:
+        self.asked += len(points)
+        if self.asked > self.limit:
+            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.limit} value queries were not enough; raise `limit`")
+        points = self.comparison.representable(points)
+        values = self.meter(points, gradients=False).values
+        self.paid.append((points, values))
+        return values
+
+    def _logits(self, points: Array) -> Array:
+        """n×K: logits, NaN where rounding hides them."""
+        values = self._ask(points)
+        if self.link is None:
+            return values
+        errors = self._bounds(points, values)
+        room = np.minimum(values, 1 - values) if values.shape[1] == 1 else values
+        return self.link.logits(np.where((room > 4 * errors).all(axis=1, keepdims=True), values, 0.0))
+
+    def _bounds(self, points: Array, answers: Array) -> Array:
+        """n×K: by how much the answers at these points err at most."""
+        return self.noise.absolute + _AT_MOST * self.noise.relative * self._sizes(points, answers)
+
+    def _sizes(self, points: Array, answers: Array) -> Array:
+        """n×K: how large the terms are that the answers are the sums of."""
+        far = self.steep * np.linalg.norm(points, axis=1)[:, None]
+        if self.probabilities:
+            result: Array = answers * (1 + far)
+            return result
+        return np.repeat(np.abs(answers).max(axis=1, keepdims=True, initial=0) + far, answers.shape[1], axis=1)
+
+    def _logit_bounds(self, points: Array, logits: Array) -> Array:
+        if not self.probabilities:
+            return self._bounds(points, logits)
+        p = answered(logits, probabilities=True)
+        errors = self._bounds(points, p) / (p * (1 - p) if p.shape[1] == 1 else p)
+        result: Array = errors if p.shape[1] == 1 else errors + errors.mean(axis=1, keepdims=True)
+        return result
+
+    # -- lines
+
+    def _best_line(self) -> _Candidate:
+        candidates: list[_Candidate] = []
+        for _ in range(_LINES):
+            candidate = self._shown(self.comparison.line())
+            if candidate is None:
+                self.comparison.scale /= 2
+                continue
+            candidates.append(candidate)
+            best = max(candidates, key=lambda candidate: candidate.score)
+            if len(candidates) >= _LEAST_LINES and self._good(best.shown):
+                break
+        if not candidates:
+            raise Stop(Outcome.SATURATED)
+        best = max(candidates, key=lambda candidate: candidate.score)
+        kinks = best.shown.kinks
+        self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
+        self.meter.found(len(kinks))
+        return best
+
+    def _shown(self, line: Line) -> _Candidate | None:
+        """What this line shows; None if there are no answers with any digits on it."""
+
+        def values(t: list[float]) -> Array:
+            return self._logits(line.points(t))
+
+        def bounds(t: Array, logits: Array) -> Array:
+            if len(t) > 1:
+                steepest = float(np.abs(np.diff(logits, axis=0) / np.diff(t)[:, None]).max())
+                self.steep = max(self.steep, steepest / float(np.linalg.norm(line.direction)))
+            return self._logit_bounds(line.points(t), logits)
+
+        low, high = line.within(self.offer.box)
+        most = max(LARGEST // (self.offer.dimension + 1 + self.offer.outputs), 1)
+        shown = NoisyLine(values, bounds, (0.97 * low, 0.97 * high), most).shown()
+        if len(shown.pieces) > most + 1:
+            raise Stop(Outcome.NOT_VERIFIED, "values with so few digits show more units than can be fitted")
+        return _Candidate(line, shown) if shown.pieces else None
+
+    def _good(self, shown: Shown) -> bool:
+        """Whether steps in the narrowest cell are long enough for a good gradient."""
+        if not shown.kinks:
+            return True
+        bound = max(float(piece.error.min()) for piece in shown.pieces)
+        jump = float(np.median(np.abs(shown.jumps).max(axis=1)))
+        return 10 * bound < _GOOD * shown.room * jump
+
+    def _start(self, best: _Candidate) -> Shallow:
+        def ask(points: Array) -> tuple[Array, Array]:
+            logits = self._logits(points)
+            return logits, self._logit_bounds(points, logits)
+
+        ends = (best.shown.pieces[0].low, best.shown.pieces[-1].high)
+        found = slopes(best.line, best.shown, ask, ends, self.offer.box)
+        return assembled(best.line, best.shown, found)
+
+    # -- fitting
+
+    def _fitted(self, start: Shallow) -> Fit:
+        """Fit to fresh values, and if that works to all."""
+        plain = _plain(start)
+        count = start.rows.size + start.outputs.size + start.units + self.offer.outputs
+        count += 0 if plain else start.jacobian.size
+        known = self._fresh(-(-_PER_PARAMETER * count // self.offer.outputs) + self.points)
+        fit = Fit(plain or start, known, plain is not None).improved()
+        turned = None if fit.plain else _plain(fit.shallow)
+        if turned is not None and fit.misfit < _MISFIT_SINGLE:
+            fit = Fit(turned, known, True).improved()
+        if fit.misfit > _MISFIT_SINGLE:
+            return fit
+        farthest = _FAR * float(np.linalg.norm(known.points, axis=1).max())
+        asked, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
+        near = np.linalg.norm(asked, axis=1) <= farthest
+        return Fit(fit.shallow, self._known(asked[near], values[near]), fit.plain).improved()
+
+    def _fresh(self, count: int) -> Known:
+        """At least so many fresh values; those that were asked for an earlier fit are as good."""
+        spread = _SPREAD if self.offer.box is None and not self.probabilities else 1.0
+        missing = max(count - len(self.fresh[0]), 0)
+        points = self.comparison.representable(spread * self.comparison.fresh(missing))
+        values = self._ask(points) if missing else np.empty((0, self.offer.outputs))
+        self.fresh = np.concatenate([self.fresh[0], points]), np.concatenate([self.fresh[1], values])
+        return self._known(*self.fresh)
+
+    def _known(self, points: Array, values: Array) -> Known:
+        sizes = self._sizes(points, values)
+        errors = self.noise.absolute / np.sqrt(3) + _TYPICALLY * self.noise.relative * sizes
+        return Known(points, values, errors + 1e-300, self.probabilities)
+
+    # -- results
+
+    def clone(self) -> Network | None:
+        """The network that was fitted last."""
+        return None if self.model is None else _with_unit_rows(self.model).network(self.offer, 0.0)
+
+    def evidence(self, remark: str) -> Evidence:
+        """What was compared, and how exact the noise lets any clone be."""
+        if self.model is None:
+            return Evidence(self.noise.floor, remark=remark)
+        gap = self.comparison.gap(self._shown_by(self.model))
+        accuracy = None if self.uncertainty is None else self.uncertainty / self.comparison.size
+        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
+
+    def _shown_by(self, model: Shallow) -> Shallow:
+        """The model, answering what the target does."""
+        kind = Answering if self.probabilities else Shallow
+        return kind(model.jacobian, model.offset, model.outputs, model.rows, model.biases)
+
+    def _verified(self, fit: Fit) -> bool:
+        """Whether all that was fitted is explained by noise, and fresh values are to within twice its effect."""
+        shown = self._shown_by(fit.shallow)
+        self.comparison.ask(self.comparison.fresh(self.points))
+        self.uncertainty = None
+        if fit.misfit > (_MISFIT if self.noise.absolute > 0 else _MISFIT_SINGLE):
+            return False
+        simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
+        self.uncertainty = max(1.0, fit.misfit) * float(simulated.max(initial=0))
+        if self._allowed > _WORST:
+            raise Stop(Outcome.NOT_VERIFIED, f"so few digits allow no clone that is surely closer than {_WORST:g}")
+        self.comparison.ask(self.comparison.fresh((_THOROUGH - 1) * self.points))
+        if len(self.comparison.wrong(shown, self._allowed)):
+            return False
+        self.comparison.challenge(_with_unit_rows(shown))
+        return not len(self.comparison.wrong(shown, self._allowed))
+
+    @property
+    def _allowed(self) -> float:
+        """By how much fresh answers may differ, relative to the largest: by twice what noise does, and their own."""
+        bound = float(self._bounds(self.comparison.points, self.comparison.answers).max(initial=0))
+        return (2 * (self.uncertainty or 0.0) + bound) / self.comparison.size
+
+
+def _plain(model: Shallow) -> Shallow | None:
+    """The same function, or nearly, without a linear term, if units can be turned around so that little is left."""
+    if model.units == 0 or model.units > model.jacobian.size:
+        return None
+    turned = model.turned()
+    size = float(np.sqrt(np.sum(model.outputs**2 * np.sum(model.rows**2, axis=1)[:, None])))
+    if float(np.linalg.norm(turned.jacobian)) > _NO_TERM * size:
+        return None
+    return Shallow(np.zeros_like(turned.jacobian), turned.offset, turned.outputs, turned.rows, turned.biases)
+
+
+def _with_unit_rows(model: Shallow) -> Shallow:
+    lengths = np.maximum(np.linalg.norm(model.rows, axis=1), 1e-300)[:, None]
+    outputs, rows = model.outputs * lengths, model.rows / lengths
+    return type(model)(model.jacobian, model.offset, outputs, rows, model.biases / lengths[:, 0])
