@@ -133,7 +133,7 @@ class RemoteOracle(Oracle, Protocol):
         """What a ledger is bound to, besides the offer."""
 
     def parts(self, inputs: Array, *, gradients: bool) -> Iterator[Part]:
-        """Answer in parts, in any order. Whatever is answered is handed out before a failure is raised."""
+        """Answer in parts, in any order, not checked yet. What is answered is handed out before a failure is raised."""
 
 
 def joined(offer: Offer, answers: list[Answer], *, gradients: bool) -> Answer:

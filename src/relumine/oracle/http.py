@@ -12,9 +12,9 @@ from typing import Any, Self
 import numpy as np
 
 from relumine.errors import MisuseError, RelumineError
-from relumine.oracle.base import Answer, Array, Offer, Part, checked_inputs, joined
+from relumine.oracle.base import Answer, Array, Offer, Part, checked_answer, checked_inputs, joined
 from relumine.oracle.endpoint import Endpoint
-from relumine.oracle.protocol import checked, protocol_of
+from relumine.oracle.protocol import protocol_of
 from relumine.oracle.sender import Sender, Stop, Traffic
 
 # Numbers in one answer, some 10 MB of JSON; batches are made smaller for that. Smaller answers took the same time when
@@ -94,7 +94,8 @@ class HttpOracle:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         parts = sorted(self.parts(rows, gradients=gradients), key=lambda part: part.positions.start)
-        return joined(self.offer, [part.answer for part in parts], gradients=gradients)
+        answer = joined(self.offer, [part.answer for part in parts], gradients=gradients)
+        return checked_answer(self.offer, len(rows), answer, gradients=gradients)
 
     def parts(self, inputs: Array, *, gradients: bool) -> Iterator[Part]:
         """Answers as they come in, several requests at a time.
@@ -150,7 +151,7 @@ class HttpOracle:
             jacobians = self._protocol.gradients(n, answer)
             if self._protocol.values_come_with_gradients:
                 values = self._protocol.explained_values(n, answer)
-        return Part(batch, checked(self.endpoint, n, values, jacobians))
+        return Part(batch, Answer(values, jacobians))
 
 
 @contextmanager

@@ -113,6 +113,7 @@ class Metered:
                 self._ledger = ledger = Ledger(self._remote.run / "ledger.sqlite")
             self._resumed = len(ledger) > 0
             self._canary = None if oracle.offer.random else Canary(oracle.offer)
+        self._on_file = ledger is not None and len(ledger) > 0  # answers of an earlier run, or of an asking cut short
         if ledger is not None:
             ledger.belongs_to(oracle.offer, **({} if self._remote is None else self._remote.facts))
 
@@ -182,7 +183,7 @@ class Metered:
         Parts are the same on every run, so a resumed run computes the same numbers.
         """
         questions = self._asked.questions(rows, gradients=gradients)
-        known = ledger.find(questions, self.offer)
+        known = ledger.find(questions, self.offer) if self._on_file else ledger.nothing_of(questions)
         missing = [i for i, answer in enumerate(known) if answer is None]
         replayed = {questions[i] for i in set(range(len(rows))) - set(missing)}
         whole: Answer | None = None
@@ -196,6 +197,7 @@ class Metered:
         except BaseException:
             # Whoever asks this again is to get the answers on file, and the new ones have been counted.
             self._asked.forget(questions)
+            self._on_file = True
             self._unused.update(questions[i] for i in missing if known[i] is not None)
             raise
         self._book(len(replayed - self._unused), gradients)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from relumine.errors import BadAnswerError, MisuseError
-from relumine.oracle.base import Answer, Array, Offer, checked_answer
+from relumine.oracle.base import Array, Offer
 from relumine.oracle.endpoint import Endpoint, ProtocolName
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
@@ -72,8 +72,10 @@ class Protocol(ABC):
             )
         try:
             # A server that computes in float32 writes just enough digits to tell one float32 number from the next.
-            with np.errstate(over="ignore"):
-                array = np.asarray(np.asarray(found, dtype=self._offer.dtype), dtype=np.float64)
+            array = np.asarray(found, dtype=np.float64)
+            if self._offer.dtype == "float32":
+                with np.errstate(over="ignore"):
+                    array = array.astype(np.float32).astype(np.float64)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadAnswerError(
                 f"{what}: expected numbers of shape {shape} at {place or 'the top'!r}, got {_first_odd(found)}"
@@ -173,11 +175,6 @@ _PROTOCOLS: dict[ProtocolName | None, type[Protocol]] = {
 def protocol_of(endpoint: Endpoint) -> Protocol:
     """The protocol that this endpoint speaks."""
     return _PROTOCOLS[endpoint.protocol](endpoint)
-
-
-def checked(endpoint: Endpoint, rows: int, values: Array, gradients: Array | None) -> Answer:
-    """An answer that keeps the offer's promise."""
-    return checked_answer(endpoint.offer, rows, Answer(values, gradients), gradients=gradients is not None)
 
 
 def found_at(body: object, place: str) -> Any:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
@@ -116,24 +117,26 @@ class Sender:
         self._flying = 0
         self._busy_since = 0.0
         self.traffic = Traffic()
-        pooled = httpx.Limits(max_connections=endpoint.concurrency, keepalive_expiry=30)
-        # After a failure the other connections of the pool may be dead as well: repeat on one that is new.
-        fresh = httpx.Limits(max_connections=endpoint.concurrency, max_keepalive_connections=0)
-        tls = _tls(endpoint)
-        self._pooled, self._fresh = (self._client(limits, tls) for limits in (pooled, fresh))
+        self._tls = _tls(endpoint)
+        self._pooled = self._client(httpx.Limits(max_connections=endpoint.concurrency, keepalive_expiry=30))
 
     def __repr__(self) -> str:
         return f"Sender({self._endpoint.url})"
 
-    def _client(self, limits: httpx.Limits, tls: Any) -> httpx.Client:
+    @cached_property
+    def _fresh(self) -> httpx.Client:
+        """After a failure the other connections of the pool may be dead as well: repeat on one that is new."""
+        return self._client(httpx.Limits(max_connections=self._endpoint.concurrency, max_keepalive_connections=0))
+
+    def _client(self, limits: httpx.Limits) -> httpx.Client:
         headers = {"User-Agent": USER_AGENT, "Content-Type": "application/json", "Accept": "application/json"}
         if self._secret:
             headers["Authorization"] = self._secret
         # With a transport of its own no proxy of the environment comes between this machine and itself.
-        transport = httpx.HTTPTransport(verify=tls, limits=limits) if self._endpoint.is_local else None
+        transport = httpx.HTTPTransport(verify=self._tls, limits=limits) if self._endpoint.is_local else None
         try:
             return httpx.Client(
-                headers=headers, timeout=self._endpoint.timeout, limits=limits, verify=tls, transport=transport
+                headers=headers, timeout=self._endpoint.timeout, limits=limits, verify=self._tls, transport=transport
             )
         except (UnicodeEncodeError, ValueError) as error:
             raise MisuseError(
@@ -144,7 +147,8 @@ class Sender:
     def close(self) -> None:
         """Close all connections."""
         self._pooled.close()
-        self._fresh.close()
+        if "_fresh" in self.__dict__:  # which is made when it is needed first
+            self._fresh.close()
 
     def __enter__(self) -> Self:
         return self

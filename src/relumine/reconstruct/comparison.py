@@ -69,24 +69,26 @@ class Comparison:
 
     def challenge(self, model: Shallow) -> None:
         """Ask close to the boundary of every unit, four times over."""
-        self.ask(np.concatenate([self._near_boundaries(model) for _ in range(4)]))
+        gram = model.rows @ model.rows.T
+        self.ask(np.concatenate([self._near_boundaries(model, gram) for _ in range(4)]))
 
-    def _near_boundaries(self, model: Shallow) -> Array:
+    def _near_boundaries(self, model: Shallow, gram: Array) -> Array:
         """Fresh points, each moved so that up to d/2 units' signals become small numbers of random sign and size."""
         per_point = max(1, self._oracle.offer.dimension // 2)
         order = self._rng.permutation(model.units)
         groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
         points = [
-            self._beside(model, group, start) for group, start in zip(groups, self.fresh(len(groups)), strict=True)
+            self._beside(model, gram, group, start)
+            for group, start in zip(groups, self.fresh(len(groups)), strict=True)
         ]
         return np.array(points).reshape(-1, self._oracle.offer.dimension)
 
-    def _beside(self, model: Shallow, units: NDArray[np.intp], start: Array) -> Array:
+    def _beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], start: Array) -> Array:
         signs = self._rng.choice([-1.0, 1.0], len(units))
         small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
         missing = small - model.active(start[None])[0, units]
-        rows = model.rows[units]
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
-        moved: Array = start + rows.T @ np.linalg.solve(rows @ rows.T + 1e-6 * np.eye(len(rows)), missing)
+        shares = np.linalg.solve(gram[np.ix_(units, units)] + 1e-6 * np.eye(len(units)), missing)
+        moved: Array = start + shares @ model.rows[units]
         box = self._oracle.offer.box
         return self.representable(moved if box is None else np.clip(moved, *box))

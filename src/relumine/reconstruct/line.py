@@ -98,6 +98,7 @@ class Gap:
     """Two neighbouring sights with different pieces, and what follows from them alone.
 
     t: where the pieces meet; inside: whether that is between the two sights; error: how exactly it is known
+    steepness: by how much the slopes differ, squared
     """
 
     def __init__(self, left: Sight, right: Sight, tolerance: float) -> None:
@@ -105,7 +106,7 @@ class Gap:
         self._kinks: list[Kink] | None = None
         self.slope = right.slope - left.slope
         self.intercept = right.intercept - left.intercept
-        steepness = float(self.slope @ self.slope)
+        self.steepness = steepness = float(self.slope @ self.slope)
         meeting = float(-(self.slope @ self.intercept) / steepness) if steepness > 0 else np.nan
         self.error = (left.error + right.error) / sqrt(steepness) if steepness > 0 else 0.0
         self.inside = left.t < meeting < right.t
@@ -236,6 +237,7 @@ class LineSearch:
         self.gaps: list[Gap] = []  # where neighbouring answers show different pieces, in order
         self._kinks: list[Kink] | None = None
         self._largest = 0.0
+        self.tolerance = 0.0  # Jacobians that differ by less are equal
         self._stride = _length(line.direction)
         self.add(sights)
 
@@ -243,6 +245,7 @@ class LineSearch:
         """Take note of further answers; gaps that they do not touch stay the same objects."""
         self._largest = max(self._largest, *(_length(sight.jacobian) for sight in sights))
         self._kinks = None
+        self.tolerance = self.noise.of(self._largest, sights[0].jacobian.size)
         for sight in sights:
             i = bisect(self.sights, sight.t, key=lambda known: known.t)
             self.sights.insert(i, sight)
@@ -254,20 +257,15 @@ class LineSearch:
             self.gaps[j:j] = [gap for gap in (self._gap(*pair) for pair in pairs) if gap is not None]
 
     def _gap(self, left: Sight, right: Sight) -> Gap | None:
-        # Slopes that differ by more than equal Jacobians could make them spare a look at the Jacobians.
-        differ = _length(right.slope - left.slope) > self.tolerance * self._stride
-        differ = differ or _length(right.jacobian - left.jacobian) > self.tolerance
-        return Gap(left, right, self.tolerance) if differ else None
+        gap = Gap(left, right, self.tolerance)
+        # Slopes that differ by more than those of equal Jacobians may spare a look at the Jacobians.
+        differ = gap.steepness > (self.tolerance * self._stride) ** 2 or _length(gap.jump) > self.tolerance
+        return gap if differ else None
 
     def gap_at(self, t: float) -> Gap | None:
         """The gap around t."""
         i = bisect(self.gaps, t, key=lambda gap: gap.left.t) - 1
         return self.gaps[i] if i >= 0 and self.gaps[i].left.t < t < self.gaps[i].right.t else None
-
-    @property
-    def tolerance(self) -> float:
-        """Jacobians that differ by less are equal."""
-        return self.noise.of(self._largest, self.sights[0].jacobian.size)
 
     @property
     def ends(self) -> tuple[float, float]:

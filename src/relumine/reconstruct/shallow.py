@@ -152,6 +152,8 @@ def rank_one(jump: Array) -> tuple[Array, Array]:
     size = float(largest @ largest)
     if size == 0:
         return np.zeros(len(jump)), largest
-    output = jump @ largest / size
-    row = output @ jump / float(output @ output)
+    output = jump @ largest
+    output /= size
+    row: Array = output @ jump
+    row /= float(output @ output)
     return output, row
