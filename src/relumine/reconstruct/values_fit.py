@@ -77,6 +77,17 @@ class Fit:
         """The sum of the squared residuals."""
         return float(np.sum(self._residuals**2))
 
+    @property
+    def unexplained(self) -> Array:
+        """n×K: by how much the logits would have to change, about, to meet the values."""
+        left = self.known.values - self._answers
+        if not self.known.probabilities:
+            return left
+        p = self._answers
+        size = p * (1 - p)
+        result: Array = np.where(size > 0.01, left / np.maximum(size, 0.01), 0.0)
+        return result
+
     def uncertainty(self, points: Array, rng: np.random.Generator) -> Array:
         """n×K: by how much the answers at these points would change with other noise of the same size, at most.
 

@@ -31,7 +31,7 @@ _ROUNDS = 40
 _FREE, _PER_PIECE = 120, 16
 # Pieces of a curve, other than of a line with kinks, meet at places that are known no better than this part of their
 # lengths. Of so many pieces few do so by chance.
-_BLUNT, _ENOUGH = 0.05, 8
+_BLUNT, _ENOUGH = 0.05, 24
 
 
 @dataclass(frozen=True, eq=False)

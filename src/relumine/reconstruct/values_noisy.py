@@ -19,7 +19,9 @@ from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.values_fit import LARGEST, Fit, Known, answered
+from relumine.reconstruct.values_growth import grown, without_idle
 from relumine.reconstruct.values_line import NoisyLine, Shown
+from relumine.reconstruct.values_pool import Pool
 from relumine.reconstruct.values_slopes import assembled, slopes
 
 # Networks are built and fitted so many times before it is said that it did not work; each time, of up to so many lines
@@ -39,6 +41,8 @@ _FAR = 5.0
 _NO_TERM = 0.3
 # Fits are right if values are off by no more than this, in expected errors.
 _MISFIT, _MISFIT_SINGLE = 1.15, 3.0
+# So many units may be added that no line showed; each must lower the misfit to less than this part of it.
+_GROWTH, _HELPS = 4, 0.8
 # Fitted networks are compared at so many times more points: units that are rarely on may have been overlooked.
 _THOROUGH = 10
 # At so many points it is simulated what noise does; nothing is asked there.
@@ -80,6 +84,7 @@ class FewDigits:
         self.paid: list[tuple[Array, Array]] = []
         self.link = LogitLink(meter) if self.probabilities else None
         self.comparison = Comparison(meter, rng)
+        self.pool = Pool(float(np.sqrt(self.offer.dimension)))
         self.asked = 0
         self.steep = 0.0
         self.model: Shallow | None = None
@@ -92,7 +97,8 @@ class FewDigits:
             with self.meter.phase("search"):
                 best = self._best_line()
             with self.meter.phase("gradients"):
-                start = self._start(best)
+                start, errors = self._start(best)
+            self.pool.add(start, errors)
             with self.meter.phase("polish"):
                 fit = self._fitted(start)
             self.model = fit.shallow
@@ -115,7 +121,9 @@ class FewDigits:
 
     def _logits(self, points: Array) -> Array:
         """n×K: logits, NaN where rounding hides them."""
-        values = self._ask(points)
+        return self._as_logits(points, self._ask(points))
+
+    def _as_logits(self, points: Array, values: Array) -> Array:
         if self.link is None:
             return values
         errors = self._bounds(points, values)
@@ -190,7 +198,7 @@ class FewDigits:
         jump = float(np.median(np.abs(shown.jumps).max(axis=1)))
         return 10 * bound < _GOOD * shown.room * jump
 
-    def _start(self, best: _Candidate) -> Shallow:
+    def _start(self, best: _Candidate) -> tuple[Shallow, Array]:
         def ask(points: Array) -> tuple[Array, Array]:
             logits = self._logits(points)
             return logits, self._logit_bounds(points, logits)
@@ -202,21 +210,64 @@ class FewDigits:
     # -- fitting
 
     def _fitted(self, start: Shallow) -> Fit:
-        """Fit to fresh values, and if that works to all."""
-        plain = _plain(start)
-        count = start.rows.size + start.outputs.size + start.units + self.offer.outputs
-        count += 0 if plain else start.jacobian.size
-        known = self._fresh(-(-_PER_PARAMETER * count // self.offer.outputs) + self.points)
-        fit = Fit(plain or start, known, plain is not None).improved()
-        turned = None if fit.plain else _plain(fit.shallow)
-        if turned is not None and fit.misfit < _MISFIT_SINGLE:
-            fit = Fit(turned, known, True).improved()
-        if fit.misfit > _MISFIT_SINGLE:
+        """Fit to fresh values what the last line showed, else what all lines showed; if that works, fit to all."""
+        fit = self._fitted_to(self._fresh_for(start), start)
+        if not self._explained(fit) and len(self.pool) > start.units:
+            known = self._fresh_for(start, units=len(self.pool))
+            logits = self._as_logits(known.points, known.values)
+            shown = np.isfinite(logits).all(axis=1)
+            points, logits = known.points[shown], logits[shown]
+            pooled = self.pool.model(points, logits, self._logit_bounds(points, logits))
+            if pooled is not None:
+                fit = min(fit, self._fitted_to(known, pooled), key=lambda one: one.misfit)
+        fit = self._grown(fit)
+        if not self._explained(fit):
             return fit
-        farthest = _FAR * float(np.linalg.norm(known.points, axis=1).max())
+        fit = self._turned(fit)
+        farthest = _FAR * float(np.linalg.norm(fit.known.points, axis=1).max())
         asked, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
         near = np.linalg.norm(asked, axis=1) <= farthest
         return Fit(fit.shallow, self._known(asked[near], values[near]), fit.plain).improved()
+
+    def _fitted_to(self, known: Known, start: Shallow) -> Fit:
+        plain = _plain(start)
+        return Fit(plain or start, known, plain is not None).improved()
+
+    def _turned(self, fit: Fit) -> Fit:
+        """The fit without a linear term, if that explains the values too."""
+        plain = None if fit.plain else _plain(fit.shallow)
+        if plain is None:
+            return fit
+        turned = Fit(plain, fit.known, True).improved()
+        return turned if self._explained(turned) else fit
+
+    def _grown(self, fit: Fit) -> Fit:
+        """Add units as long as that explains much of what is left; then leave out those that do not matter."""
+        if self._explained(fit):
+            return fit
+        for _ in range(_GROWTH):
+            more = grown(fit)
+            if more.misfit > _HELPS * fit.misfit and not self._explained(more):
+                break
+            fit = more
+            if self._explained(fit):
+                return without_idle(fit, self._most_misfit)
+        return fit
+
+    def _explained(self, fit: Fit) -> bool:
+        """Whether noise explains by how much the values are off."""
+        return fit.misfit <= self._most_misfit
+
+    @property
+    def _most_misfit(self) -> float:
+        return _MISFIT if self.noise.absolute > 0 else _MISFIT_SINGLE
+
+    def _fresh_for(self, start: Shallow, units: int | None = None) -> Known:
+        """Enough fresh values to fit a network with so many units."""
+        units = start.units if units is None else units
+        d, outputs = self.offer.dimension, self.offer.outputs
+        count = units * (d + 1 + outputs) + outputs * (1 if _plain(start) else 1 + d)
+        return self._fresh(-(-_PER_PARAMETER * count // outputs) + self.points)
 
     def _fresh(self, count: int) -> Known:
         """At least so many fresh values; those that were asked for an earlier fit are as good."""
@@ -256,7 +307,7 @@ class FewDigits:
         shown = self._shown_by(fit.shallow)
         self.comparison.ask(self.comparison.fresh(self.points))
         self.uncertainty = None
-        if fit.misfit > (_MISFIT if self.noise.absolute > 0 else _MISFIT_SINGLE):
+        if not self._explained(fit):
             return False
         simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
         self.uncertainty = max(1.0, fit.misfit) * float(simulated.max(initial=0))

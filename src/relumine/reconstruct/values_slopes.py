@@ -23,6 +23,8 @@ _STEP = 0.2
 _SHORTER, _TIMES = 3.0, 7
 # What a step says that crosses a boundary all the same counts for next to nothing.
 _DOUBT = 1e3
+# Values err by half their bounds, typically.
+_TYPICALLY = 0.5
 
 Ask = Callable[[Array], tuple[Array, Array]]
 
@@ -85,8 +87,10 @@ def _gradient(point: Array, step: float, ask: Ask, box: tuple[float, float] | No
     return jacobian, errors
 
 
-def assembled(line: Line, shown: Shown, found: Slopes) -> Shallow:
+def assembled(line: Line, shown: Shown, found: Slopes) -> tuple[Shallow, Array]:
     """The function whose slopes along the line, and gradients beside it, are these; units are off at t = 0.
+
+    Also by how much each unit's row errs typically, in units of its length.
 
     Every cell's gradient is J + Σ ± wᵢ aᵢᵀ over the kinks between it and t = 0, with wᵢ the jump of the slope and
     aᵢ·direction = 1. That is linear in J and all aᵢ: least squares, for each axis on its own.
@@ -98,14 +102,16 @@ def assembled(line: Line, shown: Shown, found: Slopes) -> Shallow:
     crossed -= crossed[here]
     parts = np.repeat(np.eye(outputs)[None], cells, axis=0), crossed[:, None, :] * jumps.T
     system = np.concatenate(parts, axis=2).reshape(cells * outputs, -1)
-    solution = np.empty((outputs + len(kinks), d))
+    solution, variances = np.empty((outputs + len(kinks), d)), np.zeros(outputs + len(kinks))
     for axis in range(d):
         weight = 1 / found.errors[:, :, axis].ravel()
-        seen = found.jacobians[:, :, axis].ravel()
-        solution[:, axis] = np.linalg.lstsq(system * weight[:, None], seen * weight, rcond=1e-12)[0]
+        inverse = np.linalg.pinv(system * weight[:, None], rcond=1e-12)
+        solution[:, axis] = inverse @ (found.jacobians[:, :, axis].ravel() * weight)
+        variances += np.sum(inverse**2, axis=1)
     jacobian, rows = solution[:outputs], solution[outputs:]
     lengths = np.maximum(np.linalg.norm(rows, axis=1), 1e-300)
     rows = rows * (np.where(np.arange(len(kinks)) < here, -1.0, 1.0) / lengths)[:, None]
     start = line.points([0.0])[0]
     biases = -(rows * (start + kinks[:, None] * line.direction)).sum(axis=1)
-    return Shallow(jacobian, shown.pieces[here](0.0) - jacobian @ start, jumps * lengths[:, None], rows, biases)
+    model = Shallow(jacobian, shown.pieces[here](0.0) - jacobian @ start, jumps * lengths[:, None], rows, biases)
+    return model, _TYPICALLY * np.sqrt(variances[outputs:]) / lengths
