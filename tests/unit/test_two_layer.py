@@ -293,6 +293,13 @@ def test_inside_a_box_nothing_is_asked_outside_and_nothing_wrong_is_recovered(K,
         assert result.outcome is not RECOVERED or wrong <= 1e-8
 
 
+def test_in_a_box_a_line_starts_away_from_the_walls():
+    """Of many coordinates some lies next to a wall, and float32 targets are asked a visible step further."""
+    for seed in range(40):
+        asked = Inside(Offering(two_layer(400, 3, 3).oracle, box=(-10.0, 10.0), dtype="float32"))
+        assert rl.TwoLayer()(rl.Metered(asked, budget=2), rng=seed).outcome is rl.Outcome.BUDGET_EXHAUSTED
+
+
 class Inside:
     """Fails the test where a question lies outside the box."""
 

@@ -8,6 +8,9 @@ from relumine.reconstruct.line import Line
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.verification import fresh_points
 
+# In a box lines start in its inner part, this share of its width.
+_INSIDE = 0.9
+
 
 class Comparison:
     """Fresh points, and points close to the recovered boundaries, where a misplaced or double one would show."""
@@ -41,8 +44,13 @@ class Comparison:
     def line(self) -> Line:
         """A random line through a fresh point, on which kinks are spread around t of size one."""
         offer = self._oracle.offer
-        size = self.scale if offer.box is None else (offer.box[1] - offer.box[0]) / 4
-        return Line(self.fresh(1)[0], size * self._rng.standard_normal(offer.dimension))
+        start = self.fresh(1)[0]
+        if offer.box is None:
+            return Line(start, self.scale * self._rng.standard_normal(offer.dimension))
+        low, high = offer.box
+        # Away from the walls, so that points close to this one are answered too.
+        start = self.representable(low + high + _INSIDE * (2 * start - low - high)) / 2
+        return Line(start, (high - low) / 4 * self._rng.standard_normal(offer.dimension))
 
     def ask(self, points: Array) -> None:
         """Ask the values at these points; saturated ones tell nothing."""
