@@ -65,7 +65,9 @@ def reproduce(
         raise MisuseError(f"panel: none of {name!r} has {only!r} in its name; expected for instance 'mnist conv'")
     with _opened(out) as store:
         try:
-            failures = _run([*experiments.values()], figures, store, engine, out, console)
+            # All first seeds before all second ones: a run that is cut short has whole curves.
+            ordered = sorted(experiments.values(), key=lambda experiment: experiment.seed)
+            failures = _run(ordered, figures, store, engine, out, console)
             failures += _reconstruct_exactly(figures, only, engine, out)
             if shown:
                 failures += _draw_saliency(shown, engine, out, console)
