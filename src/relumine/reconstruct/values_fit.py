@@ -18,8 +18,11 @@ from relumine.reconstruct.shallow import Shallow
 
 # The normal equations of more parameters than this take too long.
 LARGEST = 4000
-# Steps at most; they end when one lowers the sum of squares by less than this part of it.
-_STEPS, _GAIN = 60, 1e-3
+# Steps at most; they end when one lowers the sum of squares by less than this part of it, or the first one as long as
+# noise is no explanation yet: what creeps from there has no way out.
+_STEPS = 40
+_CREEPS, _GAIN = 0.02, 1e-3
+_FAR = 3.0
 # How much steps are shortened at first, by what that changes after each, and where it ends.
 _DAMPING, _CHANGE, _LEAST, _MOST = 1e-3, 10.0, 1e-9, 1e6
 
@@ -108,7 +111,7 @@ class Fit:
             if better.squares < fit.squares:
                 gain = 1 - better.squares / fit.squares
                 fit, damping = better, max(damping / _CHANGE, _LEAST)
-                if gain < _GAIN:
+                if gain < (_CREEPS if fit.misfit > _FAR else _GAIN):
                     break
             elif damping < _MOST:
                 damping *= _CHANGE

@@ -46,7 +46,9 @@ _GROWTH, _HELPS = 4, 0.8
 # Fitted networks are compared at so many times more points: units that are rarely on may have been overlooked.
 _THOROUGH = 10
 # At so many points it is simulated what noise does; nothing is asked there.
-_SIMULATED = 500
+_SIMULATED = 2000
+# So many times a network that fresh values contradict is fitted to these too.
+_ROUNDS = 3
 # Whatever the noise, a network further off than this, relative to the largest answer, is not called recovered.
 _WORST = 1e-3
 
@@ -101,12 +103,25 @@ class FewDigits:
             self.pool.add(start, errors)
             with self.meter.phase("polish"):
                 fit = self._fitted(start)
+            if self._settled(fit):
+                return
+        if self.uncertainty is None:
+            raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
+        raise Stop(Outcome.NOT_VERIFIED, "a network explains the values that it was fitted to, but not all fresh ones")
+
+    def _settled(self, fit: Fit) -> bool:
+        """Whether fresh values agree; what contradicts a fit that explains all else is fitted too, a few times."""
+        for _ in range(_ROUNDS):
             self.model = fit.shallow
             self.comparison.clear()
             with self.meter.phase("verify"):
                 if self._verified(fit):
-                    return
-        raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
+                    return True
+            if not self._explained(fit):
+                return False
+            self.paid.append((self.comparison.points, self.comparison.answers))
+            fit = self._fitted_to_all(fit)
+        return False
 
     # -- asking
 
@@ -223,8 +238,10 @@ class FewDigits:
         fit = self._grown(fit)
         if not self._explained(fit):
             return fit
-        fit = self._turned(fit)
-        farthest = _FAR * float(np.linalg.norm(fit.known.points, axis=1).max())
+        return self._fitted_to_all(self._turned(fit))
+
+    def _fitted_to_all(self, fit: Fit) -> Fit:
+        farthest = _FAR * float(np.linalg.norm(self.fresh[0], axis=1).max())
         asked, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
         near = np.linalg.norm(asked, axis=1) <= farthest
         return Fit(fit.shallow, self._known(asked[near], values[near]), fit.plain).improved()
