@@ -1,6 +1,7 @@
 """Polishing: least squares over every answer paid for, and what it says about its own accuracy."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from relumine import defend
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.polish import Answers, Remembering, polished
+from relumine.reconstruct.polish_step import ShallowStep
 
 
 def exact(problem: Problem) -> Network:
@@ -77,6 +79,37 @@ def test_the_gradient_of_one_cell_counts_once():
     assert len(answers.values) == 3
 
 
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_step_meets_the_answers_as_well_as_any_move_can(linear):
+    """Beside the derivative taken by differences, and numpy's least squares."""
+    d, h, K, n, m = 9, 5, 3, 40, 15
+    rng = np.random.default_rng(0)
+    shapes = [(h, d), (K, h), (h,), (K,), *([(K, d)] if linear else [])]
+    parts, points = [rng.standard_normal(shape) for shape in shapes], rng.standard_normal((n, d))
+    on = points @ parts[0].T + parts[2] > 0
+
+    def predicted(A, W, b, c, skip=0.0):
+        values = ((points @ A.T + b) * on) @ W.T + c + (points @ skip.T if linear else 0)
+        jacobians = np.einsum("ni,ki,id->nkd", on[:m], W, A) + skip
+        return np.concatenate([(values / of_value[:, None]).ravel(), (jacobians / of_entry[:, None, None]).ravel()])
+
+    of_value, of_entry = rng.uniform(0.5, 2, n), rng.uniform(0.5, 2, m)
+    sizes = np.cumsum([0, *(part.size for part in parts)])
+    derivative = np.empty((n * K + m * K * d, sizes[-1]))
+    for i in range(sizes[-1]):  # predictions are at most bilinear, so that central differences are exact
+        move = np.eye(1, sizes[-1], i)[0]
+        moves = [move[a:b].reshape(shape) for (a, b), shape in zip(pairwise(sizes), shapes, strict=True)]
+        ahead, behind = ([p + s * q for p, q in zip(parts, moves, strict=True)] for s in (1, -1))
+        derivative[:, i] = (predicted(*ahead) - predicted(*behind)) / 2
+    residuals = rng.standard_normal(len(derivative))
+    hidden = (points @ parts[0].T + parts[2]) * on
+    step = ShallowStep((parts[0], parts[1]), points, on, hidden, (of_value, of_entry), linear=linear)
+    move = step(residuals[: n * K].reshape(n, K), residuals[n * K :].reshape(m, K, d))
+    found = np.concatenate([p.ravel() for p in (move.rows, move.weights, move.biases, move.offsets, move.linear)])
+    best = np.linalg.lstsq(derivative, residuals, rcond=1e-10)[0]
+    assert np.allclose(derivative @ found, derivative @ best, atol=1e-6)
+
+
 # Through the public doors
 
 
@@ -92,6 +125,16 @@ def test_rounded_answers_of_ten_outputs(decimals, agreement):
         assert np.mean(truth.argmax(1) == told.argmax(1)) >= agreement
         assert np.abs(told - truth).max() <= 3 * result.evidence.accuracy * np.abs(truth).max()
         assert result.evidence.accuracy <= 20 * 10.0**-decimals
+
+
+def test_rounded_answers_of_a_large_network():
+    problem = two_layer(784, 64, 10, decimals=4)
+    result = rl.TwoLayer()(problem.oracle, rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    x = np.random.default_rng(5).standard_normal((2000, 784))
+    found, truth = result.predict(x), problem.predict(x)
+    assert np.mean(found.argmax(axis=1) == truth.argmax(axis=1)) > 0.995
+    assert np.abs(found - truth).max() / np.abs(truth).max() < 2 * result.evidence.accuracy < 4e-3
 
 
 def test_exact_answers_have_no_accuracy_to_state():

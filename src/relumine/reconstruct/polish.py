@@ -2,8 +2,8 @@
 
 A unit found at one kink is known as well as two answers show it. All answers together show it better: each value and
 each gradient is one more equation. Which units are on at each point is taken as known, so the equations are a product
-of the layers' parameters; Gauss and Newton's method linearises them, and LSMR solves each step without ever writing
-the matrix down.
+of the layers' parameters; Gauss and Newton's method linearises them. With one hidden layer each step is solved at once
+(polish_step.py); with more of them, or without gradients, LSMR solves it without ever writing the matrix down.
 """
 
 from dataclasses import dataclass, replace
@@ -18,6 +18,7 @@ from scipy.sparse.linalg import LinearOperator, lsmr
 from relumine.oracle.base import Answer, Array, Offer, Oracle, joined
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.polish_step import LARGEST, ShallowStep
 
 # Steps of Gauss and Newton; the first does nearly all, the others follow the patterns that it changed.
 _STEPS = 6
@@ -25,7 +26,7 @@ _STEPS = 6
 _GAIN = 1e-3
 # Inner iterations of LSMR per step.
 _INNER = 1000
-# Products per inner iteration beyond which all parameters together take too long: then biases alone are fitted.
+# Products per inner iteration beyond which they take too long.
 _LARGEST = 5e6
 # A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
 _NEAR = 0.03
@@ -133,8 +134,8 @@ class Polished:
 
     @property
     def whole(self) -> bool:
-        """Whether all parameters were fitted; of a large network only the biases are."""
-        return not self._fit.large
+        """Whether all parameters were fitted; else only the biases were."""
+        return self._fit.whole
 
     def uncertainty(self, points: Array, rng: np.random.Generator) -> Array | None:
         """n×K: by how much the values at these points would change with other noise of the same size.
@@ -153,10 +154,11 @@ class Polished:
 def polished(network: Network, answers: Answers, noise: Noise) -> Polished:
     """The network that meets all answers best, starting from this one; itself if no step is for the better.
 
-    Of a large network only the biases are fitted, to the values: these are what a search finds least exactly.
+    Where all parameters take too long, only the biases are fitted, to the values: these are what a search finds least
+    exactly. So it is for large networks whose answers are not rounded: there nothing else is far off.
     """
     fit = _Fit(network, answers, noise)
-    if fit.large:
+    if not fit.whole:
         return Polished(_Fit(fit.moved(fit.biases()), answers, noise))
     for _ in range(_STEPS):
         better = _improved(fit, answers, noise)
@@ -190,11 +192,11 @@ class _Fit:
         return self.answers.errors(self._noise)
 
     @property
-    def large(self) -> bool:
-        """Whether there are too many products with the derivative to take."""
+    def whole(self) -> bool:
+        """Whether all parameters can be fitted in little time."""
         rows, outputs = self.answers.jacobians.shape[:2]
         products = (rows * outputs + len(self.answers.values)) * sum(weight.size for weight in self.network.weights)
-        return bool(products > _LARGEST)
+        return products <= _LARGEST or (self._noise.absolute > 0 and self._at_once is not None)
 
     @cached_property
     def residuals(self) -> Array:
@@ -212,7 +214,9 @@ class _Fit:
         return float(np.sqrt(np.sum(self.residuals**2) / free))
 
     def solved(self, residuals: Array) -> Array:
-        """The shortest move of all parameters that changes the predictions by this in the least squares sense."""
+        """A move of all parameters that changes the predictions by this in the least squares sense."""
+        if self._at_once is not None:
+            return self._solved_at_once(self._at_once, residuals)
         scaled = self._scaled
         operator = LinearOperator(
             (residuals.size, sum(part.size for part in _parts(self.network))),
@@ -221,6 +225,24 @@ class _Fit:
             dtype=np.float64,
         )
         return scaled(lsmr(operator, residuals, atol=1e-6, btol=1e-6, conlim=0, maxiter=_INNER)[0])
+
+    @cached_property
+    def _at_once(self) -> ShallowStep | None:
+        """Who solves for all parameters at once, if there is one hidden layer and it is not too wide."""
+        network, answers = self.network, self.answers
+        most = max(answers.values.size, network.weights[-1].size)
+        if len(network.hidden) != 1 or not len(answers.jacobians) or most > LARGEST:
+            return None
+        first, last = network.weights
+        on, hidden, linear = self._on[0], self.signals[1], network.skip is not None
+        return ShallowStep((first, last), answers.points, on, hidden, self._errors, linear=linear)
+
+    def _solved_at_once(self, step: ShallowStep, residuals: Array) -> Array:
+        count = self.answers.values.size
+        values, jacobians = residuals[:count], residuals[count:]
+        move = step(values.reshape(self.answers.values.shape), jacobians.reshape(self.answers.jacobians.shape))
+        parts = (move.rows, move.weights, move.biases, move.offsets, move.linear)
+        return np.concatenate([part.ravel() for part in parts])
 
     def biases(self) -> Array:
         """The move of all biases, and of nothing else, that meets the values best."""
