@@ -104,6 +104,22 @@ def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path):
         rl.GradientMatching(student(), 61, **kept)(problem.oracle, rng=0)
 
 
+@pytest.mark.parametrize("loss", ["joint", "membership"])
+def test_batch_norms_learn_and_then_stand_still(loss):
+    """Inputs far from zero: a norm that kept its first statistics would show the student next to nothing."""
+    problem = two_layer(12, 9, 3, seed=0)
+
+    def normed(seed: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(12), *student()(seed))
+
+    x = 50 + 5 * np.random.default_rng(0).standard_normal((600, 12))
+    moved = problem.changed(b=problem.b - 50 * problem.A.sum(axis=1))
+    result = rl.GradientMatching(normed, 300, source=x[:300], loss=loss, steps=600)(moved.oracle, rng=0)
+    assert (result.predict(x[300:]).argmax(1) == moved.predict(x[300:]).argmax(1)).mean() > 0.9
+    assert np.allclose(result.predict(x[300:301]), result.predict(x[300:])[:1], atol=1e-3)
+    assert np.abs(result.clone.parameters["0.running_mean"] - 50).max() < 5
+
+
 def test_held_out_answers_judge_the_student():
     problem = two_layer(12, 9, 3, seed=0)
     judged = rl.GradientMatching(student(), 100, steps=60)(problem.oracle, rng=0)

@@ -12,13 +12,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from relumine.errors import MisuseError
 from relumine.reconstruct.matching_loss import Matching
-from relumine.reconstruct.matching_smoothing import RoundCorners
+from relumine.reconstruct.matching_smoothing import UNTIL, RoundCorners
 
 # Held-out answers are looked at, and checkpoints written, this often.
 _LOOKS = 20
+# A batch norm learns from batches of at least so many inputs; the statistics of fewer are noise.
+_ENOUGH = 8
+# So many inputs tell it where to start.
+_CALIBRATING, _AT_ONCE = 512, 128
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,9 @@ class _Fit:
         self.least: float | None = None
         self.best: dict[str, Tensor] = {}
         student.eval()
+        self.norms = [layer for layer in student.modules() if isinstance(layer, _BatchNorm)]
+        if self.norms and len(task) >= _ENOUGH:
+            _calibrate(student, self.norms, task.inputs)
 
     def train_step(self) -> float:
         """One mini-batch; every answer is used once before any is used again."""
@@ -87,7 +95,10 @@ class _Fit:
         rows = torch.from_numpy(self.left[: self.schedule.batch].copy())
         self.left = self.left[self.schedule.batch :]
         self.optimiser.zero_grad()
-        with RoundCorners.at(self.step / self.schedule.steps, self.schedule.rounding):
+        share = self.step / self.schedule.steps
+        # Then they stand still as in use: only so is an input's gradient its own, whatever else is in the batch.
+        self._let_norms_learn(len(rows) >= _ENOUGH and share < UNTIL)
+        with RoundCorners.at(share, self.schedule.rounding):
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimiser.step()
@@ -95,10 +106,15 @@ class _Fit:
         self.step += 1
         return float(loss.item())
 
+    def _let_norms_learn(self, learn: bool) -> None:
+        for norm in self.norms:
+            norm.train(learn)
+
     def look(self) -> float | None:
         """The loss on the held-out answers, keeping the state in which it is least."""
         if not len(self.held_out):
             return None
+        self._let_norms_learn(False)
         # A generator of its own, so that looking does not change what comes after.
         loss = float(self.task.exact(self.student, self.held_out, np.random.default_rng(0)).detach().item())
         if self.least is None or loss < self.least:
@@ -107,6 +123,7 @@ class _Fit:
 
     def restore_best(self) -> None:
         """Back to the state that did best on the held-out answers, if there were any."""
+        self._let_norms_learn(False)
         if self.best:
             self.student.load_state_dict(self.best)
 
@@ -144,6 +161,22 @@ class _Fit:
         self.step, self.left = state["step"], state["left"].numpy()
         self.rng.bit_generator.state = json.loads(state["rng"])
         self.least, self.best = state["least"], state["best"]
+
+
+def _calibrate(student: nn.Module, norms: list[_BatchNorm], inputs: Tensor) -> None:
+    """Let batch norms see the asked inputs, from which they know where to start."""
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the mean over all that is seen
+        norm.train()
+    with torch.no_grad():
+        for part in torch.split(inputs[:_CALIBRATING], _AT_ONCE):
+            if len(part) >= _ENOUGH:
+                student(part)
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    student.eval()
 
 
 def _groups(student: nn.Module, rate: float) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 # The corner is gone after this share of the steps; the rest fits the network as it will be used.
-_UNTIL = 0.7
+UNTIL = 0.7
 _RELUS = {functional.relu, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
 
 
@@ -28,7 +28,7 @@ class RoundCorners(TorchFunctionMode):
     @classmethod
     def at(cls, share: float, width: float) -> "RoundCorners":
         """As it is after this share of the steps, ``width`` at first."""
-        return cls(width * max(0.0, 1 - share / _UNTIL))
+        return cls(width * max(0.0, 1 - share / UNTIL))
 
     def __torch_function__(
         self,
