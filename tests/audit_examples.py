@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from sklearn.datasets import load_digits
 
+import audits
 from relumine.audit.result import (
     About,
     AuditResult,
@@ -105,28 +106,18 @@ def full(*, price: float | None = 1.5) -> AuditResult:
 
 def about(**changes: object) -> About:
     """What was audited."""
-    plain = About(
+    plain = audits.about(
         target="digits-two-layer.safetensors",
         fingerprint="5f1c0e6ab42d9a37",
         input_shape=(1, 8, 8),
-        outputs=10,
-        values="logits",
-        gradients="all",
-        dtype="float32",
         data="digits of scikit-learn, 797 test inputs",
-        labels=True,
-        class_names=tuple("0123456789"),
-        authorized_by=None,
-        seeds=3,
         budget=5000,
-        price=None,
         command="relumine audit digits-two-layer.safetensors --defences --seeds 3 --budget 5000 --price 1.5",
         started="2026-03-02T09:41:07+00:00",
         seconds=143.2,
         versions={"relumine": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "numpy": "2.4.6"},
         commit="7d0f5a2c9b1e",
         test_inputs=797,
-        majority=0.11,
         target_accuracy=0.967,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

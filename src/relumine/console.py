@@ -1,12 +1,21 @@
 """What a person sees: progress while a run goes on, and a table, the evidence and a verdict when it has ended."""
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Self
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -15,22 +24,20 @@ from relumine.oracle.metered import Progress, Tally
 from relumine.reconstruct.matching import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
-# Where progress goes to a file or a pipe, a line is written at each new phase and after this many seconds.
+# Where progress goes to a file or a pipe, a line is written no more often than this, but for what must be said.
 _SECONDS_BETWEEN_LINES = 10
 
 
-class Watch:
-    """Shows where a run stands: one live line on a terminal, plain lines elsewhere."""
+class LiveLine:
+    """A context in which a terminal shows a bar; it is gone afterwards. Elsewhere whoever inherits writes lines."""
 
-    def __init__(self, console: Console) -> None:
-        self.queries = 0
+    def __init__(self, console: Console, description: str, *columns: ProgressColumn) -> None:
         self._console = console
-        self._bar = Bar(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console)
-        self._task = self._bar.add_task("starting")
-        self._phase = ""
-        self._written = time.monotonic()
+        self._bar = Bar(*columns, console=console)
+        self._task = self._bar.add_task(description, total=None)
+        self._written = -math.inf
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
         return self
@@ -40,13 +47,32 @@ class Watch:
             self._bar.update(self._task, visible=False)
             self._bar.stop()
 
+    def _due(self) -> bool:
+        """Whether it is time for another line where progress goes to a file or a pipe."""
+        if time.monotonic() - self._written < _SECONDS_BETWEEN_LINES:
+            return False
+        self._written = time.monotonic()
+        return True
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class Watch(LiveLine):
+    """Shows where a run stands: one live line on a terminal, plain lines elsewhere, at each new phase too."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console, "starting", SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self.queries = 0
+        self._phase = ""
+
     def __call__(self, progress: Progress) -> None:
         self.queries = progress.spent.queries
         if self._console.is_terminal:
             self._bar.update(self._task, description=_standing(progress))
-        elif progress.phase != self._phase or time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
-            self._phase, self._written = progress.phase, time.monotonic()
-            self._console.print(_standing(progress), highlight=False, soft_wrap=True)
+        elif self._due() or progress.phase != self._phase:
+            self._phase = progress.phase
+            self._say(_standing(progress))
 
 
 def _standing(progress: Progress) -> str:

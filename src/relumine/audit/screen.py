@@ -1,51 +1,26 @@
 """What a person sees of an audit: progress while it runs; verdict, table and gates when it has ended."""
 
-import time
-from types import TracebackType
-
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
 from relumine.audit.result import AuditResult, Case, Curve, Need
 from relumine.audit.run import Progress
-
-# Where progress goes to a file or a pipe, a line is written no more often than this; failures always.
-_SECONDS_BETWEEN_LINES = 10
+from relumine.console import LiveLine
 
 _MILESTONES = ("90", "95", "99", "exact")
 _COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
 _OF_GATES = {"passed": "green", "failed": "red", "undecided": "yellow"}
 
 
-class AuditWatch:
+class AuditWatch(LiveLine):
     """Shows what is running, the queries spent and the time left: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Bar(
-            SpinnerColumn(),
-            MofNCompleteColumn(),
-            BarColumn(20),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-            console=console,
-        )
-        self._task = self._bar.add_task("loading the target", total=None)
-        self._written = 0.0
-
-    def __enter__(self) -> "AuditWatch":
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._console.is_terminal:
-            self._bar.update(self._task, visible=False)
-            self._bar.stop()
+        columns = SpinnerColumn(), MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn()
+        super().__init__(console, "loading the target", *columns, TextColumn("{task.description}"))
 
     def __call__(self, progress: Progress) -> None:
         ended = progress.ended
@@ -57,12 +32,8 @@ class AuditWatch:
         if self._console.is_terminal:
             total = progress.done + progress.left
             self._bar.update(self._task, description=escape(text), completed=progress.done, total=total, refresh=True)
-        elif time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
-            self._written = time.monotonic()
+        elif self._due():
             self._say(f"{progress.done} of at most {progress.done + progress.left}: {text}")
-
-    def _say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _standing(progress: Progress) -> str:

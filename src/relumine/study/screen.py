@@ -1,49 +1,26 @@
 """What a person sees of a study: progress while it runs, and the claims when it has ended."""
 
-import time
 from collections.abc import Iterable
-from types import TracebackType
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
 from rich.table import Table
 
+from relumine.console import LiveLine
 from relumine.study.claims import Claim, Finding
 from relumine.study.experiment import Row
 from relumine.study.runner import Standing
 
-# Where progress goes to a file or a pipe, a line is written no more often than this; failures always.
-_SECONDS_BETWEEN_LINES = 10
-
 _COLOURS = {"better": "green", "same": "green", "short": "yellow", "open": "dim"}
 
 
-class StudyWatch:
+class StudyWatch(LiveLine):
     """Shows where a study stands: a bar on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        self._task = self._bar.add_task("training targets", total=None)
-        self._written = 0.0
-
-    def __enter__(self) -> "StudyWatch":
-        if self._console.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        super().__init__(console, "training targets", TextColumn("{task.description}"), *columns)
 
     def __call__(self, standing: Standing) -> None:
         if isinstance(standing.ended, Row) and standing.ended.failed:
@@ -51,12 +28,8 @@ class StudyWatch:
         if self._console.is_terminal:
             text = "experiments" if isinstance(standing.ended, Row) else "training targets"
             self._bar.update(self._task, description=text, completed=standing.done, total=standing.total)
-        elif time.monotonic() - self._written > _SECONDS_BETWEEN_LINES:
-            self._written = time.monotonic()
+        elif self._due():
             self._say(f"{standing.done}/{standing.total}  {_words(standing)}")
-
-    def _say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _words(standing: Standing) -> str:
