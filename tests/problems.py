@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Literal, Protocol
 
 import numpy as np
+import pytest
 from scipy.special import expit, softmax
 
 import relumine as rl
@@ -423,6 +424,23 @@ class Capped(Counting):
         if self.queries + len(inputs) > self._cap:
             raise TooManyQueries(f"{self.queries} rows asked, {len(inputs)} more wanted, {self._cap} allowed")
         return super().__call__(inputs, gradients=gradients)
+
+
+class Boxed:
+    """Offers a box, and lets the test fail where a question lies outside of it."""
+
+    def __init__(self, oracle: rl.Oracle, box: tuple[float, float]) -> None:
+        self._oracle, self._box = oracle, box
+
+    @property
+    def offer(self) -> rl.Offer:
+        return replace(self._oracle.offer, box=self._box)
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
+        low, high = self._box
+        if inputs.min() < low or inputs.max() > high:
+            pytest.fail(f"asked at {inputs.min()} … {inputs.max()}, outside of {self._box}")
+        return self._oracle(inputs, gradients=gradients)
 
 
 class Offering:

@@ -1,33 +1,15 @@
 """Linear: one answer is a linear model; few answers are one where gradients are partial or absent."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import relumine as rl
-from problems import DEGENERATE, FOREIGN, Counting, Noisy, error, network
+from problems import DEGENERATE, FOREIGN, Boxed, Counting, Noisy, error, network
 
 RECOVERED, OTHER_CLASS = rl.Outcome.RECOVERED, rl.Outcome.NOT_THIS_CLASS
 LINEAR = ("linear", "constant", "zero")
-
-
-class Boxed:
-    """Refuses inputs outside a box."""
-
-    def __init__(self, oracle, box):
-        self._oracle, self._box = oracle, box
-
-    @property
-    def offer(self):
-        return replace(self._oracle.offer, box=self._box)
-
-    def __call__(self, inputs, *, gradients):
-        assert inputs.min() >= self._box[0]
-        assert inputs.max() <= self._box[1]
-        return self._oracle(inputs, gradients=gradients)
 
 
 def tolerance(problem):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import relumine as rl
-from problems import DEGENERATE, FOREIGN, Counting, error, linear, two_layer
+from problems import DEGENERATE, FOREIGN, Boxed, Counting, error, linear, two_layer
 from relumine.reconstruct.paper import (
     Failure,
     Line,
@@ -23,22 +23,6 @@ from relumine.reconstruct.paper import (
 from relumine.reconstruct.verification import FRESH_POINTS
 
 RECOVERED, FAILED = rl.Outcome.RECOVERED, rl.Outcome.SEARCH_FAILED
-
-
-class Boxed:
-    """Refuses inputs outside a box."""
-
-    def __init__(self, oracle, box):
-        self._oracle, self._box = oracle, box
-
-    @property
-    def offer(self):
-        return replace(self._oracle.offer, box=self._box)
-
-    def __call__(self, inputs, *, gradients):
-        assert inputs.min() >= self._box[0]
-        assert inputs.max() <= self._box[1]
-        return self._oracle(inputs, gradients=gradients)
 
 
 def results(d, h, seeds, method=None, **fields):

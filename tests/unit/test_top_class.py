@@ -1,12 +1,10 @@
 """TwoLayer where one output is explained at a time: the same networks, and never a wrong one."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 import relumine as rl
-from problems import DEGENERATE, FOREIGN, Capped, Problem, error, two_hidden_layers, two_layer
+from problems import DEGENERATE, FOREIGN, Boxed, Capped, Problem, error, two_hidden_layers, two_layer
 
 RECOVERED = rl.Outcome.RECOVERED
 probabilities = {"values": "probabilities"}
@@ -82,23 +80,10 @@ def test_one_of_two_probabilities_is_enough(gradients):
     assert error(result, problem) <= 1e-9
 
 
-class Boxed:
-    """Answers inside [0, 1] only, and says so."""
-
-    def __init__(self, oracle: rl.Oracle) -> None:
-        self._oracle = oracle
-        self.offer = replace(oracle.offer, box=(0.0, 1.0))
-
-    def __call__(self, inputs: np.ndarray, *, gradients: bool) -> rl.Answer:
-        assert inputs.min() > -1e-9
-        assert inputs.max() < 1 + 1e-9
-        return self._oracle(inputs, gradients=gradients)
-
-
 def test_a_box_is_searched_from_inside():
     for seed in range(3):
         problem = two_layer(20, 12, 4, seed=seed, gradients="top")
-        result = rl.TwoLayer()(Boxed(problem.oracle), rng=seed)
+        result = rl.TwoLayer()(Boxed(problem.oracle, (0.0, 1.0)), rng=seed)
         x = np.random.default_rng(seed).uniform(size=(5000, 20))
         assert result.outcome is RECOVERED
         assert np.abs(result.predict(x) - problem.predict(x)).max() <= 1e-9

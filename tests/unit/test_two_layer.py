@@ -19,6 +19,7 @@ from problems import (
     DEGENERATE,
     FOREIGN,
     Array,
+    Boxed,
     Capped,
     Lying,
     Offering,
@@ -286,7 +287,7 @@ def test_inside_a_box_nothing_is_asked_outside_and_nothing_wrong_is_recovered(K,
     for seed in range(4):
         problem = two_layer(6, 10, K, seed=seed)
         problem = problem.changed(b=problem.b - problem.A @ np.full(6, np.mean(box)))
-        asked = Inside(Offering(problem.oracle, box=box))
+        asked = Boxed(problem.oracle, box)
         result = run(asked, rng=seed)
         x = np.random.default_rng(3).uniform(*box, (10_000, 6))
         wrong = np.abs(result.predict(x) - problem.predict(x)).max() / np.abs(problem.predict(x)).max()
@@ -296,25 +297,8 @@ def test_inside_a_box_nothing_is_asked_outside_and_nothing_wrong_is_recovered(K,
 def test_in_a_box_a_line_starts_away_from_the_walls():
     """Of many coordinates some lies next to a wall, and float32 targets are asked a visible step further."""
     for seed in range(40):
-        asked = Inside(Offering(two_layer(400, 3, 3).oracle, box=(-10.0, 10.0), dtype="float32"))
+        asked = Boxed(Offering(two_layer(400, 3, 3).oracle, dtype="float32"), (-10.0, 10.0))
         assert rl.TwoLayer()(rl.Metered(asked, budget=2), rng=seed).outcome is rl.Outcome.BUDGET_EXHAUSTED
-
-
-class Inside:
-    """Fails the test where a question lies outside the box."""
-
-    def __init__(self, oracle: rl.Oracle) -> None:
-        self._oracle = oracle
-
-    @property
-    def offer(self) -> rl.Offer:
-        return self._oracle.offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
-        low, high = self.offer.box
-        if inputs.min() < low or inputs.max() > high:
-            pytest.fail(f"asked at {inputs.min()} … {inputs.max()}, outside of {self.offer.box}")
-        return self._oracle(inputs, gradients=gradients)
 
 
 # Gradients of something else

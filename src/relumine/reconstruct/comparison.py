@@ -33,8 +33,13 @@ class Comparison:
         return float(np.abs(self.answers).max(initial=0)) or 1.0
 
     def representable(self, points: Array) -> Array:
-        """Rounded to the target's precision, so that it computes at these very points and not beside them."""
-        return points.astype(self._oracle.offer.dtype).astype(np.float64)
+        """Rounded to the target's precision, so that it computes at these very points and not beside them.
+
+        What rounding put outside of a box is put back, since it would be refused.
+        """
+        offer = self._oracle.offer
+        rounded = points.astype(offer.dtype).astype(np.float64)
+        return rounded if offer.box is None else np.clip(rounded, *offer.box)
 
     def fresh(self, count: int) -> Array:
         """Points that nobody has seen; smaller ones where answers far out are saturated."""
@@ -49,7 +54,8 @@ class Comparison:
             return Line(start, self.scale * self._rng.standard_normal(offer.dimension))
         low, high = offer.box
         # Away from the walls, so that points close to this one are answered too.
-        start = self.representable(low + high + _INSIDE * (2 * start - low - high)) / 2
+        middle = (low + high) / 2
+        start = self.representable(middle + _INSIDE * (start - middle))
         return Line(start, (high - low) / 4 * self._rng.standard_normal(offer.dimension))
 
     def ask(self, points: Array) -> None:
@@ -98,5 +104,4 @@ class Comparison:
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
         shares = np.linalg.solve(gram[np.ix_(units, units)] + 1e-6 * np.eye(len(units)), missing)
         moved: Array = start + shares @ model.rows[units]
-        box = self._oracle.offer.box
-        return self.representable(moved if box is None else np.clip(moved, *box))
+        return self.representable(moved)
