@@ -119,6 +119,8 @@ def rounded(seeds: int = 10) -> Iterator[Case]:
         yield _case("rounded", f"random, {decimals} decimals", (50, 32, 10), "TwoLayer", seed)
     for (h, K), decimals, seed in product(((32, 1), (64, 2)), (6, 4), range(1000, 1000 + seeds // 2)):
         yield _case("rounded", f"random, {decimals} decimals", (50, h, K), "TwoLayer", seed)
+    for decimals, seed in product((6, 5, 4), [*range(seeds), *range(1000, 1000 + seeds // 2)]):
+        yield _case("rounded", f"random, {decimals} decimals", (784, 64, 10), "TwoLayer", seed)
 
 
 EXPERIMENTS = {each.__name__: each for each in (paper, sklearn, float32, rounded, seconds, values, art, float64)}

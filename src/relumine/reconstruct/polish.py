@@ -230,8 +230,7 @@ class _Fit:
     def _at_once(self) -> ShallowStep | None:
         """Who solves for all parameters at once, if there is one hidden layer and it is not too wide."""
         network, answers = self.network, self.answers
-        most = max(answers.values.size, network.weights[-1].size)
-        if len(network.hidden) != 1 or not len(answers.jacobians) or most > LARGEST:
+        if len(network.hidden) != 1 or not len(answers.jacobians) or network.weights[-1].size > LARGEST:
             return None
         first, last = network.weights
         on, hidden, linear = self._on[0], self.signals[1], network.skip is not None

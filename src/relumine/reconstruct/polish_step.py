@@ -9,6 +9,7 @@ shows, are the least squares fit to the values under that covariance.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from relumine.oracle.base import Array
 
 # What gradients do not determine is held by this part of what they determine best.
 _RIDGE = 1e-8
-# More output weights, or more values, take too long: matrices of this size are factored.
+# More output weights than this take too long, and of more values some are left out: matrices of this size are factored.
 LARGEST = 3000
 
 
@@ -52,20 +53,28 @@ class ShallowStep:
         linear: bool,
     ) -> None:
         self._first, self._last = weights
-        self._points, self._on, self._hidden = points, on.astype(np.float64), hidden
-        self._per_value, self._per_entry = 1 / errors[0], 1 / errors[1]
         self._outputs, self._units = self._last.shape
-        # n×K×e: by how much the outputs follow each row's signal. A linear term is one more unit for each output,
-        # always on, whose output weights are known.
-        self._reach = self._on[:, None, :] * self._last
-        if linear:
-            always = np.broadcast_to(np.eye(self._outputs), (len(points), self._outputs, self._outputs))
-            self._reach = np.concatenate([self._reach, always], axis=2)
+        used = np.unique(np.linspace(0, len(points) - 1, LARGEST // self._outputs).astype(np.intp))
+        self._used, self._points, self._hidden, self._per_value = used, points[used], hidden[used], 1 / errors[0][used]
+        self._reach = self._reaching(on[used], linear)
+        self._on, self._per_entry = on[: len(errors[1])].astype(np.float64), 1 / errors[1]
+        self._steep = self._reaching(self._on, linear)
+
+    def _reaching(self, on: NDArray[Any], linear: bool) -> Array:
+        """n×K×e: by how much the outputs follow each row's signal.
+
+        A linear term is one more unit for each output, always on, whose output weights are known.
+        """
+        reach: Array = on[:, None, :] * self._last
+        if not linear:
+            return reach
+        always = np.broadcast_to(np.eye(self._outputs), (len(on), self._outputs, self._outputs))
+        return np.concatenate([reach, always], axis=2)
 
     def __call__(self, values: Array, jacobians: Array) -> ShallowMove:
         """The move for residuals n×K and m×K×d, both in units of their expected errors."""
         rows, weights = self._of_gradients(jacobians)
-        missing = values.ravel() - self._seen(*self._solved(rows, weights))
+        missing = values[self._used].ravel() - self._seen(*self._solved(rows, weights))
         whitened = solve_triangular(self._covariance, np.column_stack([self._biased, missing]), lower=True)
         free = lstsq(whitened[:, :-1], whitened[:, -1], cond=1e-10, lapack_driver="gelsy")[0]
         held = cho_solve((self._covariance, True), missing - self._biased @ free)
@@ -79,10 +88,9 @@ class ShallowStep:
     def _of_gradients(self, jacobians: Array) -> tuple[Array, Array]:
         """e×d and K×h: the derivative's transpose times these residuals."""
         residuals = jacobians * self._per_entry[:, None, None]
-        count, width = len(residuals), self._first.shape[1]
-        reach = self._reach[:count].reshape(-1, self._reach.shape[2])
-        rows: Array = reach.T @ residuals.reshape(-1, width)
-        weights = np.einsum("pki,pi->ki", residuals @ self._first.T, self._on[:count])
+        reach = self._steep.reshape(-1, self._steep.shape[2])
+        rows: Array = reach.T @ residuals.reshape(-1, residuals.shape[2])
+        weights = np.einsum("pki,pi->ki", residuals @ self._first.T, self._on)
         return rows, weights
 
     def _solved(self, rows: Array, weights: Array) -> tuple[Array, Array]:
@@ -96,8 +104,7 @@ class ShallowStep:
     @cached_property
     def _weighted(self) -> tuple[Array, Array]:
         """m×K×e and m×h: what the gradients follow, in units of their errors."""
-        count = len(self._per_entry)
-        return self._reach[:count] * self._per_entry[:, None, None], self._on[:count] * self._per_entry[:, None]
+        return self._steep * self._per_entry[:, None, None], self._on * self._per_entry[:, None]
 
     @cached_property
     def _inverse(self) -> Array:
