@@ -12,7 +12,8 @@ from relumine.reconstruct.deep_precision import precision_for
 from relumine.reconstruct.line import Line, LineSearch, Sight
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.polish import Answers, polished
+from relumine.reconstruct.polish import polished
+from relumine.reconstruct.polish_answers import Answers
 from relumine.reconstruct.result import Outcome, Stop
 
 # How far out a whole line is searched. A kink lies beyond T with probability 2/(πT).

@@ -14,7 +14,8 @@ from relumine.reconstruct.line import Kink, Line, LineSearch, Sight, piece_error
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.polish import Answers, Polished, Remembering, polished
+from relumine.reconstruct.polish import Polished, polished
+from relumine.reconstruct.polish_answers import Answers, Remembering
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow, shallow_from_network
 from relumine.reconstruct.top_class import TopRun
