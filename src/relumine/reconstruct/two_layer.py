@@ -191,17 +191,12 @@ class _Run:
                 self._mend()
                 self._challenge()
             return
-        misfit = np.inf
         for _ in range(_ROUNDS):
             self._mend()
-            fit = self._polish()
+            self._polish()
             self._challenge()
             if not len(self._wrong()) and self._explained:
                 return
-            if self.noise.absolute > 0 and fit.whole:
-                if fit.misfit > misfit:
-                    break
-                misfit = fit.misfit
         gap = self.comparison.gap(self._model()) or 0.0
         if self.noise.absolute > 0 and gap <= self._noise_explains and not self._explained:
             raise Stop(Outcome.NOT_VERIFIED, "the answers differ from the clone by more than rounding explains")
@@ -459,7 +454,7 @@ class _Run:
 
     # -- polishing
 
-    def _polish(self) -> Polished:
+    def _polish(self) -> None:
         """Fit all parameters to every answer so far; fresh points then take the place of those that were used."""
         answers, model = self.oracle.answers(), self._model()
         fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
@@ -470,7 +465,6 @@ class _Run:
         self.polish = _Polish(self._found.kinks(), answers, fit, shallow_from_network(fit.network), uncertainty)
         self.comparison.clear()
         self._compare()
-        return fit
 
     def _model(self) -> Shallow:
         """What is known so far; units found since the last polishing are polished roughly, for the time being."""
