@@ -52,7 +52,11 @@ def _shape(value: simdjson.Array) -> tuple[int, ...] | None:
     shape = [len(value)]
     while shape[-1] and isinstance(level[0][0], simdjson.Array):
         level = [part for parts in level for part in parts]
-        shape.append(len(level[0]))
-        if not all(isinstance(part, simdjson.Array) and len(part) == shape[-1] for part in level):
+        try:
+            lengths = set(map(len, level))
+        except TypeError:  # a number among the lists
             return None
+        if len(lengths) > 1:
+            return None
+        shape += lengths
     return tuple(shape)

@@ -123,7 +123,7 @@ class Gap:
     def _part(self) -> tuple[Array, Array, bool]:
         """The jump as output ⊗ row, as far as it is that, and whether it is."""
         jump = self.jump
-        output, row = rank_one(jump)
+        output, row = rank_one(jump, self.slope if self.steepness > 0 else None)
         jump -= np.outer(output, row)
         return output, row, _length(jump) <= self.tolerance
 

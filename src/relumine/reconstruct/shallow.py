@@ -146,9 +146,13 @@ def shallow_from_pieces(
     )
 
 
-def rank_one(jump: Array) -> tuple[Array, Array]:
-    """The best output ⊗ row, or close to it: one step from the largest row, exact if the rank is one."""
-    largest = jump[int(np.argmax(np.einsum("kd,kd->k", jump, jump)))]
+def rank_one(jump: Array, along: Array | None = None) -> tuple[Array, Array]:
+    """The best output ⊗ row, or close to it: one step from the largest row, exact if the rank is one.
+
+    along: the jump in some direction, if that is known: it tells which row is the largest
+    """
+    sizes = np.einsum("kd,kd->k", jump, jump) if along is None else np.abs(along)
+    largest = jump[int(np.argmax(sizes))]
     size = float(largest @ largest)
     if size == 0:
         return np.zeros(len(jump)), largest
