@@ -6,26 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.errors import BudgetError, MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.link import LogitLink
+from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metered import Metered, metered
-from relumine.reconstruct.comparison import Comparison
-from relumine.reconstruct.line import Kink, Line, LineSearch, Sight, piece_errors
+from relumine.reconstruct.line import Kink
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
-from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.polish import Polished, polished
-from relumine.reconstruct.polish_answers import Answers, Remembering
+from relumine.reconstruct.polish_answers import Answers
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
 from relumine.reconstruct.shallow import Shallow, shallow_from_network
 from relumine.reconstruct.top_class import TopRun
+from relumine.reconstruct.two_layer_asker import Asker
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points
-
-# How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
-_FAR = {"float64": 1e5, "float32": 1e3}
-# Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
-_NEAR = {"float64": 1e-5, "float32": 1e-3}
-
 
 # Below this noise floor biases are exact as they are found; above it they are fitted to all values.
 _EXACT = 1e-12
@@ -96,22 +89,6 @@ class TwoLayer:
         return TopRun(meter, rng, limit=self.limit, points=self.points)
 
 
-class _Tap:
-    """Remembers the last answer as the target gave it."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-        self.last = Answer(np.empty((0, 0)))
-
-    @property
-    def offer(self) -> Offer:
-        return self._oracle.offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        self.last = self._oracle(inputs, gradients=gradients)
-        return self.last
-
-
 @dataclass(frozen=True, eq=False)
 class _Polish:
     """The kinks that were polished, with which answers, what came of it, and by how much noise may move its values."""
@@ -130,13 +107,9 @@ class _Run:
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.tap = _Tap(meter)
-        self.link = LogitLink(self.tap) if meter.offer.values == "probabilities" else None
-        self.oracle = Remembering(self.link or meter)
+        self.asker = Asker(meter, rng, settings.limit)
+        self.comparison = self.asker.comparison
         self.findings: Findings | None = None
-        self.noise = Noise(0.0)
-        self.comparison = Comparison(self.oracle, rng)
-        self.gradients_asked = 0
         self.proven: set[float] = set()
         self.polish: _Polish | None = None
 
@@ -144,33 +117,38 @@ class _Run:
     def offer(self) -> Offer:
         return self.meter.offer
 
+    @property
+    def noise(self) -> Noise:
+        return self.asker.noise
+
     def reconstruct(self) -> None:
         """Search, compare, mend, until every comparison agrees; behind rounding once more, on another line.
 
         What a line does not meet is found off it, but hardly behind rounding: there the line is shorter, too.
         """
         try:
-            self._reconstruct()
+            self._on_a_line()
         except Stop as stop:
-            if self.noise.absolute == 0 or stop.outcome not in (Outcome.NOT_VERIFIED, Outcome.NOT_THIS_CLASS):
+            doubted = stop.outcome in (Outcome.NOT_VERIFIED, Outcome.NOT_THIS_CLASS) and self.findings is not None
+            if self.noise.absolute == 0 or not doubted or self.asker.exhausted:
                 raise
             self.findings, self.polish = None, None
             self.comparison.clear()
             self.proven.clear()
-            self._reconstruct()
+            self._on_a_line()
 
-    def _reconstruct(self) -> None:
+    def _on_a_line(self) -> None:
         with self.meter.phase("calibrate"):
-            line, start, answer = self._calibrate()
+            beginning = self.asker.calibrate()
         with self.meter.phase("search"):
-            self._open(line, start, answer)
+            self.findings = self.asker.opened(*beginning)
             self._search()
             while not self._found.search.independent and (questions := self._disproved()):
                 self._sight(questions)
                 self._search()
         self._compare()
         self._agree()
-        if self.link is not None and (self.comparison.lost or self.comparison.scale < 1):
+        if self.asker.link is not None and (self.comparison.lost or self.comparison.scale < 1):
             self._compare_saturated()
 
     def _compare_saturated(self) -> None:
@@ -217,102 +195,7 @@ class _Run:
         with self.meter.phase("verify"):
             self.comparison.challenge(self._model())
 
-    # -- asking
-
-    def _ask_on(self, line: Line, t: list[float]) -> tuple[Answer, list[Sight]]:
-        points = self.comparison.representable(line.points(t))
-        answer = self._ask(points)
-        return answer, line.sights(t, points, answer, self.noise)
-
-    def _ask(self, points: Array) -> Answer:
-        self.gradients_asked += len(points)
-        if self.gradients_asked > self.settings.limit:
-            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.settings.limit} gradient queries were not enough; raise `limit`")
-        return self.oracle(points, gradients=True)
-
-    # -- calibration
-
-    def _calibrate(self) -> tuple[Line, float, Answer]:
-        """Find the noise, see that the gradient is constant nearby, and choose a line on which answers are finite."""
-        near = _NEAR[self.offer.dtype]
-        changed = 0
-        for _ in range(3):
-            line, answer = self._start(near)
-            shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
-            self.noise = noise_in(shown, self.offer.dtype)
-            self._refuse_rounded_probabilities()
-            self._refuse_foreign_gradients(line, near, answer)
-            size = float(np.linalg.norm(answer.jacobians[0]))
-            change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
-            if change <= self.noise.of(size, answer.jacobians[0].size):
-                return line, near, answer
-            changed += 1
-        raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
-
-    def _refuse_rounded_probabilities(self) -> None:
-        if self.link is not None and noise_in(self.tap.last.jacobians, self.offer.dtype).absolute > 0:
-            raise Stop(Outcome.NOT_THIS_CLASS, "rounded probabilities do not show logits; offer logits, or more digits")
-
-    def _refuse_foreign_gradients(self, line: Line, near: float, answer: Answer) -> None:
-        """Between two close points the value must change as the gradient there says."""
-        points = self.comparison.representable(line.points([0.0, near]))
-        before, after = answer.values
-        changes = [jacobian @ (points[1] - points[0]) for jacobian in answer.jacobians]
-        size = max(float(np.abs(change).max()) for change in changes)
-        allowed = 4 * float(piece_errors(answer.jacobians, points, self.noise).max()) + 16 * self.noise.of(
-            float(np.abs(answer.values).max()), 1
-        )
-        misses = [float(np.abs(after - before - change).max()) for change in changes]
-        if min(misses) > max(allowed, 0.1 * size):
-            raise Stop(
-                Outcome.NOT_THIS_CLASS, "the values do not change as the gradients say: they are of another thing"
-            )
-
-    def _start(self, near: float) -> tuple[Line, Answer]:
-        for _ in range(12):
-            line = self.comparison.line()
-            answer = self._ask(self.comparison.representable(line.points([0.0, near])))
-            if np.isfinite(answer.values).all():
-                return line, answer
-            self.comparison.scale /= 2
-        raise Stop(Outcome.SATURATED)
-
     # -- the line
-
-    def _open(self, line: Line, near: float, answer: Answer) -> None:
-        """Ask at both ends of the line."""
-        low, high = self._range(line, answer)
-        for _ in range(40):
-            ends, seen = self._ask_on(line, [low, high])
-            lost = [not np.isfinite(values).all() for values in ends.values]
-            if not any(lost):
-                break
-            low, high = (low / 2 if lost[0] else low), (high / 2 if lost[1] else high)
-        else:
-            raise Stop(Outcome.SATURATED)
-        points = self.comparison.representable(line.points([0.0, near]))
-        sights = [*line.sights([0.0, near], points, answer, self.noise), *seen]
-        search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
-        self.findings = Findings(search, sights[0])
-
-    def _range(self, line: Line, answer: Answer) -> tuple[float, float]:
-        # Rounding hides where tangents meet that are seen from afar.
-        far = min(_FAR[self.offer.dtype], max(100.0, 0.05 / max(self.noise.absolute, 1e-300)))
-        if self.link is not None:
-            slope = answer.jacobians[0] @ line.direction
-            spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
-            far = min(far, 0.5 * self.link.limit / max(spread, 1e-300))
-        low, high = line.within(self.offer.box)
-        return max(-far, low), min(far, high)
-
-    def _independent(self, ends: Answer, answer: Answer) -> bool:
-        """Whether a jump of rank one means one kink: not if all jumps point to the same output direction."""
-        sizes = [0.0, 0.0]
-        for jump in (ends.jacobians[1] - ends.jacobians[0], ends.jacobians[1] - answer.jacobians[0]):
-            found = np.linalg.svd(jump, compute_uv=False)[:2]
-            sizes = [max(pair) for pair in zip(sizes, [*found, 0.0][:2], strict=True)]
-        size = float(np.linalg.norm(answer.jacobians[0]))
-        return sizes[1] > 16 * self.noise.of(size, answer.jacobians[0].size)
 
     def _search(self) -> None:
         search = self._found.search
@@ -334,7 +217,7 @@ class _Run:
             return []
         t = [claim[0] for claim in claims]
         points = self.comparison.representable(search.line.points(t))
-        values = self.oracle(points, gradients=False).values
+        values = self.asker.oracle(points, gradients=False).values
         # Where rounding moved the point, the piece moves with it.
         moved = points - search.line.points(t)
         wrong = []
@@ -346,7 +229,7 @@ class _Run:
 
     def _sight(self, questions: list[float]) -> None:
         search = self._found.search
-        answer, sights = self._ask_on(search.line, questions)
+        answer, sights = self.asker.ask_on(search.line, questions)
         if not np.isfinite(answer.values).all():
             raise Stop(Outcome.SATURATED)
         search.add(sights)
@@ -447,7 +330,7 @@ class _Run:
     def _witness(self, ray: Ray, place: float) -> None:
         start = self._found.search.line.start
         point = self.comparison.representable(start + place * (ray.end - start))
-        answer = self._ask(point[None])
+        answer = self.asker.ask(point[None])
         if not np.isfinite(answer.values).all():
             raise Stop(Outcome.SATURATED)
         self._found.add(ray, place, point, answer)
@@ -456,7 +339,7 @@ class _Run:
 
     def _polish(self) -> None:
         """Fit all parameters to every answer so far; fresh points then take the place of those that were used."""
-        answers, model = self.oracle.answers(), self._model()
+        answers, model = self.asker.oracle.answers(), self._model()
         fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
         if fit.whole and fit.misfit > _FITS:  # it may need the linear term that was left out
             fit = min(fit, polished(model.network(self.offer, 0.0), answers, self.noise), key=lambda fit: fit.misfit)
