@@ -26,7 +26,7 @@ from relumine.reconstruct.values_slopes import assembled, slopes
 
 # Networks are built and fitted so many times before it is said that it did not work; each time, of up to so many lines
 # that one is taken which shows most kinks, farthest apart. At least two, since a line may hide a kink.
-_ATTEMPTS = 3
+_ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 8
 _LINES, _LEAST_LINES = 8, 2
 # The gradient of the narrowest cell is good enough if it errs by less than this part.
 _GOOD = 0.03
@@ -84,7 +84,10 @@ class FewDigits:
         self.probabilities = meter.offer.values == "probabilities"
         self.fresh = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
         self.paid: list[tuple[Array, Array]] = []
+        self.on_lines: list[tuple[Array, Array]] = []
         self.link = LogitLink(meter) if self.probabilities else None
+        # Lines end where a box does, or where the softmax saturates: one does not meet all units.
+        self.short = meter.offer.box is not None or self.probabilities
         self.comparison = Comparison(meter, rng)
         self.pool = Pool(float(np.sqrt(self.offer.dimension)))
         self.asked = 0
@@ -95,7 +98,7 @@ class FewDigits:
 
     def reconstruct(self) -> None:
         """Build and fit a network until one agrees with the target."""
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS_ON_SHORT_LINES if self.short else _ATTEMPTS):
             with self.meter.phase("search"):
                 best = self._best_line()
             with self.meter.phase("gradients"):
@@ -170,7 +173,7 @@ class FewDigits:
     def _best_line(self) -> _Candidate:
         candidates: list[_Candidate] = []
         for _ in range(_LINES):
-            candidate = self._shown(self.comparison.line())
+            candidate = self._shown(self._line())
             if candidate is None:
                 self.comparison.scale /= 2
                 continue
@@ -186,11 +189,21 @@ class FewDigits:
         self.meter.found(len(kinks))
         return best
 
+    def _line(self) -> Line:
+        """A random line; in a box one between two points near its corners, since others leave it soon."""
+        box = self.offer.box
+        if box is None:
+            return self.comparison.line()
+        one, other = box[0] + (box[1] - box[0]) * self.rng.beta(0.2, 0.2, (2, self.offer.dimension))
+        return Line((one + other) / 2, other - one)
+
     def _shown(self, line: Line) -> _Candidate | None:
         """What this line shows; None if there are no answers with any digits on it."""
 
         def values(t: list[float]) -> Array:
-            return self._logits(line.points(t))
+            logits = self._logits(line.points(t))
+            self.on_lines.append(self.paid[-1])
+            return logits
 
         def bounds(t: Array, logits: Array) -> Array:
             if len(t) > 1:
@@ -225,16 +238,10 @@ class FewDigits:
     # -- fitting
 
     def _fitted(self, start: Shallow) -> Fit:
-        """Fit to fresh values what the last line showed, else what all lines showed; if that works, fit to all."""
-        fit = self._fitted_to(self._fresh_for(start), start)
-        if not self._explained(fit) and len(self.pool) > start.units:
-            known = self._fresh_for(start, units=len(self.pool))
-            logits = self._as_logits(known.points, known.values)
-            shown = np.isfinite(logits).all(axis=1)
-            points, logits = known.points[shown], logits[shown]
-            pooled = self.pool.model(points, logits, self._logit_bounds(points, logits))
-            if pooled is not None:
-                fit = min(fit, self._fitted_to(known, pooled), key=lambda one: one.misfit)
+        """Fit to fresh values what the last line showed, or what all lines did if that is more; then to all values."""
+        known = self._fresh_for(start, units=max(start.units, len(self.pool)))
+        pooled = self._pooled(known) if len(self.pool) > start.units else None
+        fit = self._fitted_to(known, pooled or start)
         fit = self._grown(fit)
         if not self._explained(fit):
             return fit
@@ -245,6 +252,13 @@ class FewDigits:
         asked, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
         near = np.linalg.norm(asked, axis=1) <= farthest
         return Fit(fit.shallow, self._known(asked[near], values[near]), fit.plain).improved()
+
+    def _pooled(self, known: Known) -> Shallow | None:
+        """The function of all units that any line showed, if there are enough values to tell."""
+        logits = self._as_logits(known.points, known.values)
+        shown = np.isfinite(logits).all(axis=1)
+        points, logits = known.points[shown], logits[shown]
+        return self.pool.model(points, logits, self._logit_bounds(points, logits))
 
     def _fitted_to(self, known: Known, start: Shallow) -> Fit:
         plain = _plain(start)
@@ -279,9 +293,8 @@ class FewDigits:
     def _most_misfit(self) -> float:
         return _MISFIT if self.noise.absolute > 0 else _MISFIT_SINGLE
 
-    def _fresh_for(self, start: Shallow, units: int | None = None) -> Known:
+    def _fresh_for(self, start: Shallow, units: int) -> Known:
         """Enough fresh values to fit a network with so many units."""
-        units = start.units if units is None else units
         d, outputs = self.offer.dimension, self.offer.outputs
         count = units * (d + 1 + outputs) + outputs * (1 if _plain(start) else 1 + d)
         return self._fresh(-(-_PER_PARAMETER * count // outputs) + self.points)
@@ -293,7 +306,13 @@ class FewDigits:
         points = self.comparison.representable(spread * self.comparison.fresh(missing))
         values = self._ask(points) if missing else np.empty((0, self.offer.outputs))
         self.fresh = np.concatenate([self.fresh[0], points]), np.concatenate([self.fresh[1], values])
-        return self._known(*self.fresh)
+        if self.offer.box is None:
+            return self._known(*self.fresh)
+        # In a box units may be on in one corner only: they are seen where a line met them, if anywhere.
+        lines = [self.fresh, *self.on_lines]
+        points, values = (np.concatenate(parts) for parts in zip(*lines, strict=True))
+        near = np.linalg.norm(points, axis=1) <= float(np.linalg.norm(self.fresh[0], axis=1).max())
+        return self._known(points[near], values[near])
 
     def _known(self, points: Array, values: Array) -> Known:
         sizes = self._sizes(points, values)
