@@ -70,6 +70,13 @@ def test_exact_attacks_get_past_what_hides_nothing(words, name):
     assert result.spent.queries == meter.spent.queries
 
 
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+def test_rounded_values_hide_nothing_either(values):
+    result, _ = attacked("exact", "round:5", 100_000, values, values)
+    assert result.outcome is RECOVERED
+    assert error(result, target(values)) < 1e-3
+
+
 @pytest.mark.parametrize("words", ["noise:1e-6", "noise:1e-6,consistent", "noise:1e-6,multiplicative"])
 def test_noise_is_averaged_away(words):
     result, _ = attacked("exact, adapted", words, 100_000)

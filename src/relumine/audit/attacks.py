@@ -126,7 +126,8 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
         ways = [*_ways(known)]
         name = "exact, adapted" if ways else "exact"
         yield Attack(name, _sentence("exact reconstruction from gradients", ways), True, _from_gradients(known))
-    if known.true_values and (not through or known.recipe != "gradient" or known.coarse):
+    better = not through or known.recipe != "gradient" or known.coarse
+    if (known.true_values and better) or (known.rounded and not through):
         name = "exact" if offer.gradients == "none" and not (known.reach or known.window) else "exact, from values"
         ways = [*_ways(replace(known, recipe="gradient", noise=0.0))]
         yield Attack(name, _sentence("exact reconstruction from values alone", ways), True, _from_values(known))

@@ -60,6 +60,7 @@ class Knowledge:
     noisy_maps:  the noise is on maps too
     coarse:      answers are rounded or noisy
     true_values: values are the target's own numbers, in full
+    rounded:     values are the target's own numbers, rounded
     reach:       inputs of a larger root mean square are refused, or raise suspicion
     window:      a watch looks at so many rows of a client; 0 for none
     smoothing:   of maps
@@ -73,6 +74,7 @@ class Knowledge:
     noisy_maps: bool = False
     coarse: bool = False
     true_values: bool = True
+    rounded: bool = False
     reach: float | None = None
     window: int = 0
     smoothing: Smoothing | None = None
@@ -129,7 +131,9 @@ def _after(known: Knowledge, kind: type[Defended], said: Settings) -> Knowledge:
 
 
 def _rounded(known: Knowledge, said: Settings) -> Knowledge:
-    return replace(known, coarse=True, true_values=known.true_values and said["of"] == "gradients")
+    if said["of"] == "gradients":
+        return replace(known, coarse=True)
+    return replace(known, coarse=True, true_values=False, rounded=known.true_values or known.rounded)
 
 
 def _noise(known: Knowledge, said: Settings) -> Knowledge:
@@ -140,6 +144,7 @@ def _noise(known: Knowledge, said: Settings) -> Knowledge:
         consistent=said["repeat"] == "consistent",
         noisy_maps=said["of"] != "values",
         true_values=known.true_values and said["of"] == "gradients",
+        rounded=known.rounded and said["of"] == "gradients",
     )
 
 
