@@ -1,8 +1,8 @@
 """A real KServe model server with a Captum explainer: ``python kserve_server.py PORT WEIGHTS DTYPE``.
 
-WEIGHTS is an .npz file with A, b, W, c of a network with one hidden layer. Nothing here is relumine's: it is what an
-owner might run. ``:explain`` answers the gradient of every class (Saliency with abs=False), with the predictions; the
-Open Inference Protocol, which has no such verb, gets both as output tensors.
+WEIGHTS is an .npz file with A, b, W, c of a network with one hidden layer, or a TorchScript file (.pt). Nothing here
+is relumine's: it is what an owner might run. ``:explain`` answers the gradient of every class (Saliency with
+abs=False), with the predictions; the Open Inference Protocol, which has no such verb, gets both as output tensors.
 """
 
 import sys
@@ -17,14 +17,7 @@ class Explained(Model):
     def __init__(self, weights: str, dtype: torch.dtype) -> None:
         super().__init__("net")
         self.dtype = dtype
-        with np.load(weights) as file:
-            A, b, W, c = (torch.from_numpy(file[name]).to(dtype) for name in "AbWc")
-        first, last = torch.nn.Linear(*A.shape[::-1], dtype=dtype), torch.nn.Linear(*W.shape[::-1], dtype=dtype)
-        with torch.no_grad():
-            for parameter, values in zip([*first.parameters(), *last.parameters()], [A, b, W, c], strict=True):
-                parameter.copy_(values)
-        self.module = torch.nn.Sequential(first, torch.nn.ReLU(), last).eval()
-        self.classes = len(c)
+        self.module = (torch.jit.load(weights).to(dtype) if weights.endswith(".pt") else dense(weights, dtype)).eval()
         self.saliency = Saliency(self.module)
         self.ready = True
 
@@ -42,15 +35,26 @@ class Explained(Model):
         return {"predictions": values.tolist(), "explanations": maps.tolist()}
 
     def explained(self, x):
+        with torch.no_grad():
+            values = self.module(x).numpy()
         maps = [
             self.saliency.attribute(x.clone().requires_grad_(), target=k, abs=False).detach()
-            for k in range(self.classes)
+            for k in range(values.shape[1])
         ]
-        with torch.no_grad():
-            return self.module(x).numpy(), torch.stack(maps, dim=1).numpy()
+        return values, torch.stack(maps, dim=1).numpy()
 
     def inputs(self, payload):
         return torch.tensor(payload["instances"], dtype=self.dtype)
+
+
+def dense(weights, dtype):
+    with np.load(weights) as file:
+        A, b, W, c = (torch.from_numpy(file[name]).to(dtype) for name in "AbWc")
+    first, last = torch.nn.Linear(*A.shape[::-1], dtype=dtype), torch.nn.Linear(*W.shape[::-1], dtype=dtype)
+    with torch.no_grad():
+        for parameter, values in zip([*first.parameters(), *last.parameters()], [A, b, W, c], strict=True):
+            parameter.copy_(values)
+    return torch.nn.Sequential(first, torch.nn.ReLU(), last)
 
 
 def output(name, numbers):
