@@ -74,8 +74,9 @@ class Protocol(ABC):
             # A server that computes in float32 writes just enough digits to tell one float32 number from the next.
             array = np.asarray(found, dtype=np.float64)
             if self._offer.dtype == "float32":
+                array = array if array.flags.writeable else array.copy()
                 with np.errstate(over="ignore"):
-                    array = array.astype(np.float32).astype(np.float64)
+                    array[...] = array.astype(np.float32)
         except (TypeError, ValueError, OverflowError) as error:
             raise BadAnswerError(
                 f"{what}: expected numbers of shape {shape} at {place or 'the top'!r}, got {_first_odd(found)}"
