@@ -36,7 +36,8 @@ _MARGIN = 0.4
 _DIGITS_LOST = 2e9
 # Points among which the one with most room is chosen; this costs no query.
 _CANDIDATES = 4000
-# Places near a line's start whose values tell how they are rounded.
+# Places near a line's start whose values tell how they are rounded; farther out, if they are the same near it.
+_FARTHER = 30.0
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 # Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
 _EXACT = 1e-12
@@ -187,14 +188,19 @@ class _Run:
             line = self.comparison.line()
             low, high = line.within(self.offer.box)
             room = min(1.0, -low, high)
-            self.asked += len(_PROBES)
-            points = self.comparison.representable(line.points(room * t for t in _PROBES))
-            answers = self.meter(points, gradients=False).values
+            answers = self._probed(line, room)
+            if len(np.unique(answers)) < len(_PROBES):  # flat somewhere: all units are off, which shows no digits
+                answers = np.concatenate([answers, self._probed(line, min(_FARTHER, -low, high))])
             self.noise = noise_in(answers, self.offer.dtype)
             if self.noise.floor > _EXACT or self.link is None or np.isfinite(self.link.logits(answers)).all():
                 return line
             self.comparison.scale /= 2
         raise Stop(Outcome.SATURATED)
+
+    def _probed(self, line: Line, room: float) -> Array:
+        self.asked += len(_PROBES)
+        points = self.comparison.representable(line.points(room * t for t in _PROBES))
+        return self.meter(points, gradients=False).values
 
     def _profile_of(self, line: Line) -> Profile:
         def values(t: list[float]) -> Array:
