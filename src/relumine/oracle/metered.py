@@ -187,10 +187,12 @@ class Metered:
         missing = [i for i, answer in enumerate(known) if answer is None]
         replayed = {questions[i] for i in set(range(len(rows))) - set(missing)}
         whole: Answer | None = None
+        asked = rows if len(missing) == len(rows) else rows[missing]
         try:
-            for part in self._parts(rows[missing], gradients) if missing else ():
-                at = [missing[i] for i in part.positions]
-                ledger.append([questions[i] for i in at], rows[at], part.answer, self._phase)
+            for part in self._parts(asked, gradients) if missing else ():
+                chosen = slice(part.positions.start, part.positions.stop)
+                at = missing[chosen]
+                ledger.append([questions[i] for i in at], asked[chosen], part.answer, self._phase)
                 whole = part.answer if len(at) == len(rows) else None
                 for i, position in enumerate(at):
                     known[position] = _row(part.answer, i)

@@ -5,7 +5,6 @@ from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from scipy.linalg import lstsq
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 from relumine.oracle.base import Array
@@ -91,7 +90,10 @@ class Fit:
         ahead = np.concatenate(_products(self.network, self._on, self.answers.values.shape), axis=2)
         system = (ahead / errors[:, None, None]).reshape(-1, ahead.shape[2])
         missing = (self.answers.values - self.values) / errors[:, None]
-        move = lstsq(system, missing.ravel(), cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
+        normal = system.T @ system
+        # What values do not determine stays as it is.
+        normal[np.diag_indices_from(normal)] += 1e-12 * float(normal.diagonal().max())
+        move = np.linalg.solve(normal, system.T @ missing.ravel())
         weights = sum(weight.size for weight in self.network.weights)
         skip = 0 if self.network.skip is None else self.network.skip.size
         return np.concatenate([np.zeros(weights), move, np.zeros(skip)])

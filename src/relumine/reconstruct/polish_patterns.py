@@ -43,7 +43,8 @@ def _doubtful(network: Network, jacobians: Array, on: Pattern, near: Pattern) ->
         return np.flatnonzero(doubtful)
     first, last = network.weights
     probes = np.random.default_rng(0).standard_normal((first.shape[1], _PROBES)) / np.sqrt(_PROBES)
-    missing = jacobians @ probes - (last * on[0][: len(jacobians), None, :]) @ (first @ probes)
+    shown = (jacobians.reshape(-1, len(probes)) @ probes).reshape(*jacobians.shape[:2], _PROBES)
+    missing = shown - (last * on[0][: len(jacobians), None, :]) @ (first @ probes)
     missing = missing if network.skip is None else missing - network.skip @ probes
     jumps = (last**2).sum(axis=0) * (first**2).sum(axis=1)
     smallest = np.where(near[0], jumps, np.inf).min(axis=1)
