@@ -278,6 +278,15 @@ def test_a_wrong_number_of_units_given_to_the_papers_method_is_noticed(h):
     assert run(problem.oracle).hidden == (8,)
 
 
+@pytest.mark.parametrize("seed", [73, 113])
+def test_an_unlucky_first_line_of_a_float32_network_is_not_the_last(seed):
+    """Found among 120: a kink between the first two points, and two kinks too close to be told apart."""
+    problem = two_layer(40, 120, 5, seed=seed, dtype="float32")
+    result = run(problem.oracle, rng=seed)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-4
+
+
 # Boxes
 
 

@@ -28,6 +28,8 @@ _SLACK = 20
 _SHARP = 0.2
 # A clone that is further off than this is never called recovered, whatever the noise.
 _COARSEST = 1e-3
+# One that is no further off than this lacks a unit or two, and another line may show them apart.
+_NEARLY = 5e-2
 # So many times more points are compared where a box limits the search.
 _IN_A_BOX = 25
 # Answers are explained when they are off by no more than this, in units of their expected error.
@@ -122,20 +124,28 @@ class _Run:
         return self.asker.noise
 
     def reconstruct(self) -> None:
-        """Search, compare, mend, until every comparison agrees; behind rounding once more, on another line.
+        """Search, compare, mend, until every comparison agrees; where digits are few once more, on another line.
 
-        What a line does not meet is found off it, but hardly behind rounding: there the line is shorter, too.
+        What a line does not meet, or shows too close together, is found off it, but hardly behind noise.
         """
         try:
             self._on_a_line()
         except Stop as stop:
             doubted = stop.outcome in (Outcome.NOT_VERIFIED, Outcome.NOT_THIS_CLASS) and self.findings is not None
-            if self.noise.absolute == 0 or not doubted or self.asker.exhausted:
+            if not doubted or not self._nearly or self.asker.exhausted:
                 raise
             self.findings, self.polish = None, None
             self.comparison.clear()
             self.proven.clear()
             self._on_a_line()
+
+    @property
+    def _nearly(self) -> bool:
+        """Whether noise hides the rest, as far as can be told: behind rounding it may hide anything."""
+        if self.noise.absolute > 0:
+            return True
+        gap = self.comparison.gap(self._model())
+        return self.noise.floor > _EXACT and gap is not None and gap <= _NEARLY
 
     def _on_a_line(self) -> None:
         with self.meter.phase("calibrate"):
