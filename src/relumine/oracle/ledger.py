@@ -9,12 +9,10 @@ import weakref
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relumine.errors import LedgerError
 from relumine.oracle.base import Answer, Array, Offer
@@ -49,9 +47,9 @@ CREATE TABLE IF NOT EXISTS answers (
     occurrence INTEGER NOT NULL, -- 0 for the first time this question was asked, 1 for the second, ...
     phase TEXT NOT NULL,
     asked_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP,
-    input BLOB NOT NULL,         -- float64 rows, as all numbers here but gradients that float32 holds exactly
+    input BLOB NOT NULL,         -- float64 rows, as all numbers here
     value BLOB NOT NULL,
-    gradient BLOB,               -- its length tells which
+    gradient BLOB,
     UNIQUE (question, occurrence)
 );
 COMMIT;
@@ -129,7 +127,7 @@ class Ledger:
         try:
             values = np.frombuffer(value).reshape(1, offer.outputs)
             shape = (1, offer.gradient_rows, offer.dimension)
-            return Answer(values, None if gradient is None else _unpacked(gradient, shape))
+            return Answer(values, None if gradient is None else np.frombuffer(gradient).reshape(shape))
         except (TypeError, ValueError) as error:
             raise LedgerError(f"the ledger {self.path} is damaged: {error}; use an empty run folder") from error
 
@@ -143,7 +141,7 @@ class Ledger:
                 phase,
                 np.ascontiguousarray(inputs[i]),
                 np.ascontiguousarray(answer.values[i]),
-                None if gradients is None else _compact(gradients[i]),
+                None if gradients is None else np.ascontiguousarray(gradients[i]),
             )
             for i, question in enumerate(questions)
         ]
@@ -177,22 +175,6 @@ class Ledger:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise LedgerError(f"cannot write the ledger {self.path}: {error}; what was paid before is kept") from error
-
-
-def _compact(numbers: Array) -> NDArray[np.floating[Any]]:
-    """As float32 if that loses nothing, as of a float32 server: half as much is written."""
-    with np.errstate(over="ignore"):
-        if numbers.size and np.float32(numbers.flat[-1]) == numbers.flat[-1]:  # which mostly tells
-            single = numbers.astype(np.float32)
-            if np.array_equal(single, numbers):
-                return single
-    return np.ascontiguousarray(numbers)
-
-
-def _unpacked(blob: bytes, shape: tuple[int, ...]) -> Array:
-    """The numbers of a gradient, in whichever precision they were written."""
-    single = len(blob) == 4 * prod(shape)
-    return np.frombuffer(blob, np.float32 if single else np.float64).astype(np.float64, copy=False).reshape(shape)
 
 
 def _close_aside(db: sqlite3.Connection) -> None:
