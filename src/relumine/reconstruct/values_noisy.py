@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from relumine.oracle.base import Array
-from relumine.oracle.link import LogitLink
 from relumine.oracle.metered import Metered
 from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.line import Line
@@ -18,6 +17,7 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.values_asker import Asker
 from relumine.reconstruct.values_fit import LARGEST, Fit, Known, answered
 from relumine.reconstruct.values_growth import grown, without_idle
 from relumine.reconstruct.values_line import NoisyLine, Shown
@@ -30,8 +30,6 @@ _ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 8
 _LINES, _LEAST_LINES = 8, 2
 # The gradient of the narrowest cell is good enough if it errs by less than this part.
 _GOOD = 0.03
-# By how much a computed value errs at most, and typically, in rounding units of the terms that it is the sum of.
-_AT_MOST, _TYPICALLY = 4.0, 0.5
 # Fresh values for the fit, per parameter, and how far out they are, in units of fresh points.
 _PER_PARAMETER = 3
 _SPREAD = 1.5
@@ -78,22 +76,16 @@ class FewDigits:
 
     def __init__(self, meter: Metered, noise: Noise, points: int, limit: int, rng: np.random.Generator) -> None:
         self.meter = meter
-        self.noise = noise
+        self.ask = Asker(meter, noise, limit)
         self.points = points
-        self.limit = limit
         self.rng = rng
         self.offer = meter.offer
-        self.probabilities = meter.offer.values == "probabilities"
         self.fresh = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
-        self.paid: list[tuple[Array, Array]] = []
         self.on_lines: list[tuple[Array, Array]] = []
-        self.link = LogitLink(meter) if self.probabilities else None
         # Lines end where a box does, or where the softmax saturates: one does not meet all units.
-        self.short = meter.offer.box is not None or self.probabilities
+        self.short = meter.offer.box is not None or self.ask.probabilities
         self.comparison = Comparison(meter, rng)
         self.pool = Pool(float(np.sqrt(self.offer.dimension)))
-        self.asked = 0
-        self.steep = 0.0
         self.averaged = False
         self.model: Shallow | None = None
         self.spacing: float | None = None
@@ -125,51 +117,9 @@ class FewDigits:
                     return True
             if not self._explained(fit):
                 return False
-            self.paid.append((self.comparison.points, self.comparison.answers))
+            self.ask.paid.append((self.comparison.points, self.comparison.answers))
             fit = self._fitted_to_all(fit)
         return False
-
-    # -- asking
-
-    def _ask(self, points: Array) -> Array:
-        self.asked += len(points)
-        if self.asked > self.limit:
-            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.limit} value queries were not enough; raise `limit`")
-        points = self.comparison.representable(points)
-        values = self.meter(points, gradients=False).values
-        self.paid.append((points, values))
-        return values
-
-    def _logits(self, points: Array) -> Array:
-        """n×K: logits, NaN where rounding hides them."""
-        return self._as_logits(points, self._ask(points))
-
-    def _as_logits(self, points: Array, values: Array) -> Array:
-        if self.link is None:
-            return values
-        errors = self._bounds(points, values)
-        room = np.minimum(values, 1 - values) if values.shape[1] == 1 else values
-        return self.link.logits(np.where((room > 4 * errors).all(axis=1, keepdims=True), values, 0.0))
-
-    def _bounds(self, points: Array, answers: Array) -> Array:
-        """n×K: by how much the answers at these points err at most."""
-        return self.noise.absolute + _AT_MOST * self.noise.relative * self._sizes(points, answers)
-
-    def _sizes(self, points: Array, answers: Array) -> Array:
-        """n×K: how large the terms are that the answers are the sums of."""
-        far = self.steep * np.linalg.norm(points, axis=1)[:, None]
-        if self.probabilities:
-            result: Array = answers * (1 + far)
-            return result
-        return np.repeat(np.abs(answers).max(axis=1, keepdims=True, initial=0) + far, answers.shape[1], axis=1)
-
-    def _logit_bounds(self, points: Array, logits: Array) -> Array:
-        if not self.probabilities:
-            return self._bounds(points, logits)
-        p = answered(logits, probabilities=True)
-        errors = self._bounds(points, p) / (p * (1 - p) if p.shape[1] == 1 else p)
-        result: Array = errors if p.shape[1] == 1 else errors + errors.mean(axis=1, keepdims=True)
-        return result
 
     # -- lines
 
@@ -204,15 +154,15 @@ class FewDigits:
         """What this line shows; None if there are no answers with any digits on it."""
 
         def values(t: list[float]) -> Array:
-            logits = self._logits(line.points(t))
-            self.on_lines.append(self.paid[-1])
+            logits = self.ask.logits(line.points(t))
+            self.on_lines.append(self.ask.paid[-1])
             return logits
 
         def bounds(t: Array, logits: Array) -> Array:
             if len(t) > 1:
                 steepest = float(np.abs(np.diff(logits, axis=0) / np.diff(t)[:, None]).max())
-                self.steep = max(self.steep, steepest / float(np.linalg.norm(line.direction)))
-            return self._logit_bounds(line.points(t), logits)
+                self.ask.steep = max(self.ask.steep, steepest / float(np.linalg.norm(line.direction)))
+            return self.ask.logit_bounds(line.points(t), logits)
 
         low, high = line.within(self.offer.box)
         most = max(LARGEST // (self.offer.dimension + 1 + self.offer.outputs), 1)
@@ -231,8 +181,8 @@ class FewDigits:
 
     def _start(self, best: _Candidate) -> tuple[Shallow, Array]:
         def ask(points: Array) -> tuple[Array, Array]:
-            logits = self._logits(points)
-            return logits, self._logit_bounds(points, logits)
+            logits = self.ask.logits(points)
+            return logits, self.ask.logit_bounds(points, logits)
 
         ends = (best.shown.pieces[0].low, best.shown.pieces[-1].high)
         found = slopes(best.line, best.shown, ask, ends, self.offer.box)
@@ -251,17 +201,15 @@ class FewDigits:
         return self._fitted_to_all(self._turned(fit))
 
     def _fitted_to_all(self, fit: Fit) -> Fit:
-        farthest = _FAR * float(np.linalg.norm(self.fresh[0], axis=1).max())
-        asked, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
-        near = np.linalg.norm(asked, axis=1) <= farthest
-        return Fit(fit.shallow, self._known(asked[near], values[near]), fit.plain).improved()
+        everything = self.ask.everything(_FAR * float(np.linalg.norm(self.fresh[0], axis=1).max()))
+        return Fit(fit.shallow, everything, fit.plain).improved()
 
     def _pooled(self, known: Known) -> Shallow | None:
         """The function of all units that any line showed, if there are enough values to tell."""
-        logits = self._as_logits(known.points, known.values)
+        logits = self.ask.as_logits(known.points, known.values)
         shown = np.isfinite(logits).all(axis=1)
         points, logits = known.points[shown], logits[shown]
-        return self.pool.model(points, logits, self._logit_bounds(points, logits))
+        return self.pool.model(points, logits, self.ask.logit_bounds(points, logits))
 
     def _fitted_to(self, known: Known, start: Shallow) -> Fit:
         plain = _plain(start)
@@ -294,7 +242,7 @@ class FewDigits:
 
     @property
     def _most_misfit(self) -> float:
-        return _MISFIT if self.noise.absolute > 0 else _MISFIT_SINGLE
+        return _MISFIT if self.ask.noise.absolute > 0 else _MISFIT_SINGLE
 
     def _fresh_for(self, start: Shallow, units: int) -> Known:
         """Enough fresh values to fit a network with so many units."""
@@ -304,23 +252,18 @@ class FewDigits:
 
     def _fresh(self, count: int) -> Known:
         """At least so many fresh values; those that were asked for an earlier fit are as good."""
-        spread = _SPREAD if self.offer.box is None and not self.probabilities else 1.0
+        spread = _SPREAD if self.offer.box is None and not self.ask.probabilities else 1.0
         missing = max(count - len(self.fresh[0]), 0)
         points = self.comparison.representable(spread * self.comparison.fresh(missing))
-        values = self._ask(points) if missing else np.empty((0, self.offer.outputs))
+        values = self.ask(points) if missing else np.empty((0, self.offer.outputs))
         self.fresh = np.concatenate([self.fresh[0], points]), np.concatenate([self.fresh[1], values])
         if self.offer.box is None:
-            return self._known(*self.fresh)
+            return self.ask.known(*self.fresh)
         # In a box units may be on in one corner only: they are seen where a line met them, if anywhere.
         lines = [self.fresh, *self.on_lines]
         points, values = (np.concatenate(parts) for parts in zip(*lines, strict=True))
         near = np.linalg.norm(points, axis=1) <= float(np.linalg.norm(self.fresh[0], axis=1).max())
-        return self._known(points[near], values[near])
-
-    def _known(self, points: Array, values: Array) -> Known:
-        sizes = self._sizes(points, values)
-        errors = self.noise.absolute / np.sqrt(3) + _TYPICALLY * self.noise.relative * sizes
-        return Known(points, values, errors + 1e-300, self.probabilities)
+        return self.ask.known(points[near], values[near])
 
     # -- results
 
@@ -331,14 +274,14 @@ class FewDigits:
     def evidence(self, remark: str) -> Evidence:
         """What was compared, and how exact the noise lets any clone be."""
         if self.model is None:
-            return Evidence(self.noise.floor, remark=remark)
+            return Evidence(self.ask.noise.floor, remark=remark)
         gap = self.comparison.gap(self._shown_by(self.model))
         accuracy = None if self.uncertainty is None else self.uncertainty / self.comparison.size
-        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
+        return Evidence(self.ask.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
 
     def _shown_by(self, model: Shallow) -> Shallow:
         """The model, answering what the target does."""
-        kind = Answering if self.probabilities else Shallow
+        kind = Answering if self.ask.probabilities else Shallow
         return kind(model.jacobian, model.offset, model.outputs, model.rows, model.biases)
 
     def _verified(self, fit: Fit) -> bool:
@@ -363,7 +306,7 @@ class FewDigits:
     def _averaged(self) -> bool:
         """Ask several times as many values, once, if that may bring a clone close enough: errors average out."""
         done, self.averaged = self.averaged, True
-        if done or float(self._bounds(self.comparison.points, self.comparison.answers).max()) > (
+        if done or float(self.ask.bounds(self.comparison.points, self.comparison.answers).max()) > (
             0.5 * _WORST * self.comparison.size
         ):
             return False
@@ -373,7 +316,7 @@ class FewDigits:
     @property
     def _allowed(self) -> float:
         """By how much fresh answers may differ, relative to the largest: by twice what noise does, and their own."""
-        bound = float(self._bounds(self.comparison.points, self.comparison.answers).max(initial=0))
+        bound = float(self.ask.bounds(self.comparison.points, self.comparison.answers).max(initial=0))
         return (2 * (self.uncertainty or 0.0) + bound) / self.comparison.size
 
 
