@@ -51,6 +51,7 @@ _ROUNDS = 3
 _MORE = 4
 # Whatever the noise, a network further off than this, relative to the largest answer, is not called recovered.
 _WORST = 1e-3
+_TOO_FEW = f"so few digits allow no clone that is surely closer than {_WORST:g} of the largest answer"
 
 
 class Answering(Shallow):
@@ -103,6 +104,8 @@ class FewDigits:
                 fit = self._fitted(start)
             if self._settled(fit):
                 return
+            if self.ask.noise.absolute > _WORST * self.comparison.size:
+                raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)  # whatever the fit
         if self.uncertainty is None:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
         raise Stop(Outcome.NOT_VERIFIED, "a network explains the values that it was fitted to, but not all fresh ones")
@@ -296,7 +299,7 @@ class FewDigits:
         if self._allowed > _WORST:
             if self._averaged():
                 return False
-            raise Stop(Outcome.NOT_VERIFIED, f"so few digits allow no clone that is surely closer than {_WORST:g}")
+            raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)
         self.comparison.ask(self.comparison.fresh((_THOROUGH - 1) * self.points))
         if len(self.comparison.wrong(shown, self._allowed)):
             return False
