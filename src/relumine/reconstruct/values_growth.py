@@ -16,6 +16,8 @@ from relumine.reconstruct.values_fit import Fit
 # Directions tried, for each output; and where along them the unit's boundary may lie, in spreads of the points.
 _DIRECTIONS = 3
 _PLACES = (-1.0, -0.3, 0.3, 1.0)
+# A unit is determined by so many times more values, on either side of its boundary, than it has parameters.
+_DETERMINED = 1.5
 
 
 def grown(fit: Fit) -> Fit:
@@ -40,13 +42,35 @@ def without_idle(fit: Fit, most: float) -> Fit:
     while fit.shallow.units > 1:
         model = fit.shallow
         weights = np.linalg.norm(model.outputs, axis=1) * np.linalg.norm(model.rows, axis=1)
-        kept = np.arange(model.units) != int(np.argmin(weights))
-        fewer = Shallow(model.jacobian, model.offset, model.outputs[kept], model.rows[kept], model.biases[kept])
-        shorter = replace(fit, shallow=fewer).improved()
+        shorter = _without(fit, int(np.argmin(weights)))
         if shorter.misfit > most:
             break
         fit = shorter
     return fit
+
+
+def undetermined(fit: Fit) -> int | None:
+    """A unit that is on, or off, at fewer points than could determine it: it may be anything elsewhere."""
+    (d, outputs), on = (fit.known.points.shape[1], fit.known.values.shape[1]), fit.shallow.active(fit.known.points) > 0
+    fewer = np.minimum(on.sum(axis=0), (~on).sum(axis=0))
+    rare = np.flatnonzero(fewer * outputs < _DETERMINED * (d + outputs))
+    return int(rare[np.argmin(fewer[rare])]) if len(rare) else None
+
+
+def without_undetermined(fit: Fit, most: float) -> Fit:
+    """The fit without units that its points do not determine, as far as they are not needed."""
+    while fit.shallow.units > 1 and (unit := undetermined(fit)) is not None:
+        shorter = _without(fit, unit)
+        if shorter.misfit > most:
+            break
+        fit = shorter
+    return fit
+
+
+def _without(fit: Fit, unit: int) -> Fit:
+    model, kept = fit.shallow, np.arange(fit.shallow.units) != unit
+    fewer = Shallow(model.jacobian, model.offset, model.outputs[kept], model.rows[kept], model.biases[kept])
+    return replace(fit, shallow=fewer).improved()
 
 
 def _candidates(points: Array, left: Array) -> Iterator[tuple[Array, float]]:

@@ -19,7 +19,7 @@ from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.shallow import Shallow
 from relumine.reconstruct.values_asker import Asker
 from relumine.reconstruct.values_fit import LARGEST, Fit, Known, answered
-from relumine.reconstruct.values_growth import grown, without_idle
+from relumine.reconstruct.values_growth import grown, undetermined, without_idle, without_undetermined
 from relumine.reconstruct.values_line import NoisyLine, Shown
 from relumine.reconstruct.values_pool import Pool
 from relumine.reconstruct.values_slopes import assembled, slopes
@@ -201,7 +201,8 @@ class FewDigits:
         fit = self._grown(fit)
         if not self._explained(fit):
             return fit
-        return self._fitted_to_all(self._turned(fit))
+        everything = self._fitted_to_all(self._turned(fit))
+        return without_undetermined(everything, self._most_misfit)
 
     def _fitted_to_all(self, fit: Fit) -> Fit:
         everything = self.ask.everything(_FAR * float(np.linalg.norm(self.fresh[0], axis=1).max()))
@@ -292,7 +293,7 @@ class FewDigits:
         shown = self._shown_by(fit.shallow)
         self.comparison.ask(self.comparison.fresh(self.points))
         self.uncertainty = None
-        if not self._explained(fit):
+        if not self._explained(fit) or undetermined(fit) is not None:
             return False
         simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
         self.uncertainty = max(1.0, fit.misfit) * float(simulated.max(initial=0))
