@@ -25,7 +25,7 @@ ARROWS = {
     "defend": {"defend", "oracle", "errors"},
     "reconstruct": {"reconstruct", "explain", "oracle", "errors"},
     "audit": {
-        *("audit", "study", "targets", "endpoints", "zoo", "probe", "defend"),
+        *("audit", "console", "study", "targets", "endpoints", "zoo", "probe", "defend"),
         *("reconstruct", "explain", "oracle", "errors"),
     },
     "report": {"report", "audit", "defend", "errors"},
