@@ -5,22 +5,21 @@ python benchmarks/exact_values_noisy.py --values logits    one kind of values; -
 python benchmarks/exact_values_noisy.py --table            write the table in docs/two-layer.md from the rows
 
 Run it with OMP_NUM_THREADS=1 (about half an hour, most of it for the probabilities of 50-32-10). A row is written as
-soon as it is known; rows that are there are not run again. Seeds from 1000 on were not looked at while the method was
-made.
+soon as it is known; rows that are there are not run again. docs/two-layer.md says which seeds were looked at while the
+method was made.
 """
 
 import argparse
-import json
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.special import expit, softmax
 
+import case_rows
 import relumine as rl
 from exact_targets import Array, Network, agreement, gaussian_points, network_of, random_network, relative_error
 from relumine import defend
@@ -98,46 +97,21 @@ def run(case: Case) -> dict[str, object]:
     return row if case.K == 1 else row | {"agreement": agreement(result.predict, truth, points)}
 
 
-# -- rows
-
-
-def rows() -> list[dict[str, object]]:
-    """The rows on file."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def _key(row: dict[str, object]) -> tuple[object, ...]:
-    return tuple(row[field.name] for field in fields(Case))
-
-
-def run_missing(values: str | None, seeds: tuple[int, ...]) -> None:
-    """Run the cases that have no row yet, writing each row as it comes."""
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, text=True).strip()
-    there = set(map(_key, rows()))
-    for case in cases(seeds):
-        if values not in (None, case.values) or _key(asdict(case)) in there:
-            continue
-        row = asdict(case) | run(case) | {"commit": commit}
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['cpu_seconds']} s", flush=True)
-
-
 # -- the table
 
 
 def table() -> str:
     """One line per network and kind of answers."""
     kinds: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
-    for row in rows():
-        kinds[_key(row)[:-1]].append(row)
+    for row in case_rows.read(RESULTS):
+        kinds[case_rows.key(row, Case)[:-1]].append(row)
     lines = [
         "| network | values | recovered (seeds from 1000) | least agreement | worst error | accuracy stated, median "
         "(largest error / stated) | values asked, mean | processor seconds, mean |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for case in cases((0,)):
-        found = kinds.get(_key(asdict(case))[:-1])
+        found = kinds.get(case_rows.key(asdict(case), Case)[:-1])
         if found:
             lines.append(_line(case, found))
     return "\n".join(lines)
@@ -163,14 +137,6 @@ def _line(case: Case, found: list[dict[str, object]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def write_table() -> None:
-    """Put the table between its marks."""
-    page = PAGE.read_text()
-    before, rest = page.split(_BEGIN)
-    after = rest.split(_END)[1]
-    PAGE.write_text(f"{before}{_BEGIN}\n{table()}\n{_END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--values", choices=("logits", "probabilities"))
@@ -178,9 +144,10 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing; write the table from the rows")
     options = parser.parse_args()
     if options.table:
-        write_table()
+        case_rows.write_between(_BEGIN, _END, table(), PAGE)
         return
-    run_missing(options.values, tuple(options.seeds))
+    wanted = [case for case in cases(tuple(options.seeds)) if options.values in (None, case.values)]
+    case_rows.run_missing(wanted, run, RESULTS)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,10 @@ run again. Seeds 100 to 109 were run once, after the method was finished.
 """
 
 import argparse
-import json
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +21,7 @@ import torch
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 
+import case_rows
 import relumine as rl
 from exact_targets import Network, gaussian_points, network_of, random_network, relative_error
 
@@ -128,38 +127,14 @@ def run(case: Case) -> dict[str, object]:
     return row | {"error": float(f"{error:.3g}")}
 
 
-# -- rows
-
-
-def rows() -> list[dict[str, object]]:
-    """The rows on file."""
-    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-
-
-def _key(row: dict[str, object]) -> tuple[object, ...]:
-    return tuple(row[field.name] for field in fields(Case))
-
-
-def run_missing(group: str | None, seeds: tuple[int, ...]) -> None:
-    """Run the cases that have no row yet, writing each row as it comes."""
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=RESULTS.parent, text=True).strip()
-    for case in cases(seeds):
-        if group not in (None, case.group) or _key(asdict(case)) in map(_key, rows()):
-            continue
-        row = asdict(case) | run(case) | {"commit": commit}
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(row) + "\n")
-        print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']} s", flush=True)
-
-
 # -- the table
 
 
 def table() -> str:
     """One line per kind of target."""
     kinds: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
-    for row in rows():
-        kinds[_key(row)[1:-1]].append(row)
+    for row in case_rows.read(RESULTS):
+        kinds[case_rows.key(row, Case)[1:-1]].append(row)
     lines = [
         "| target | answers | recovered | largest error | gradient rows per unit | value rows per unit |",
         "|---|---|---|---|---|---|",
@@ -175,14 +150,6 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def write_table() -> None:
-    """Put the table between its marks."""
-    page = PAGE.read_text()
-    before, rest = page.split(_BEGIN)
-    after = rest.split(_END)[1]
-    PAGE.write_text(f"{before}{_BEGIN}\n{table()}\n{_END}{after}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted({case.group for case in cases((0,))}))
@@ -190,9 +157,10 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing; write the table from the rows")
     options = parser.parse_args()
     if options.table:
-        write_table()
+        case_rows.write_between(_BEGIN, _END, table(), PAGE)
         return
-    run_missing(options.only, tuple(options.seeds))
+    wanted = [case for case in cases(tuple(options.seeds)) if options.only in (None, case.group)]
+    case_rows.run_missing(wanted, run, RESULTS)
 
 
 if __name__ == "__main__":
