@@ -30,6 +30,7 @@ from problems import (
     linear,
     two_layer,
 )
+from relumine.reconstruct.comparison import Comparison
 
 RECOVERED = rl.Outcome.RECOVERED
 
@@ -285,6 +286,20 @@ def test_an_unlucky_first_line_of_a_float32_network_is_not_the_last(seed):
     result = run(problem.oracle, rng=seed)
     assert result.outcome is RECOVERED
     assert error(result, problem) <= 1e-4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_two_kinks_at_one_place_of_the_line_are_told_apart_beside_it(seed):
+    problem = two_layer(40, 30, 5, seed=seed, dtype="float32")
+    line = Comparison(problem.oracle, np.random.default_rng(seed)).line()
+    first, second = problem.A[:2]
+    t = -(first @ line.start + problem.b[0]) / (first @ line.direction)
+    moved = problem.b.copy()
+    moved[1] = np.float32(-second @ line.points([t])[0])
+    before, after = run(problem.oracle, rng=seed), run(problem.changed(b=moved).oracle, rng=seed)
+    assert after.outcome is RECOVERED
+    assert error(after, problem.changed(b=moved)) <= 1e-4
+    assert after.spent.gradient_queries <= before.spent.gradient_queries + 12
 
 
 # Boxes

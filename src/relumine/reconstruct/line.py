@@ -195,6 +195,15 @@ class Gap:
         """Whether nothing fits between the kink and the right sight."""
         return self.right.t - self.t <= 2 * self.step
 
+    @property
+    def blurred(self) -> bool:
+        """Whether several kinks are in it, and nobody has told them apart."""
+        return self._kinks is None and not self.rank_one
+
+    def tell_apart(self, kinks: list[Kink]) -> None:
+        """These are in it, as answers beside the line have shown."""
+        self._kinks = kinks
+
     def kinks(self, line: Line) -> list[Kink]:
         """The kink; or, where several cannot be told apart, one per independent part of the jump."""
         if self._kinks is None:
@@ -203,14 +212,14 @@ class Gap:
 
     def _parts(self, line: Line) -> list[Kink]:
         if self.rank_one:
-            return [_kink(line, self.output, self.row, self.t)]
+            return [kink_of(line, self.output, self.row, self.t)]
         outputs, sizes, rows = np.linalg.svd(self.jump, full_matrices=False)
         parts = [i for i, size in enumerate(sizes) if size > self.tolerance]
         middle = (self.left.t + self.right.t) / 2
-        return [_kink(line, outputs[:, i] * sizes[i], rows[i], middle) for i in parts]
+        return [kink_of(line, outputs[:, i] * sizes[i], rows[i], middle) for i in parts]
 
 
-def _kink(line: Line, output: Array, row: Array, t: float) -> Kink:
+def kink_of(line: Line, output: Array, row: Array, t: float) -> Kink:
     """The unit with this jump, its row of length one and rising along the line."""
     length = _length(row) * np.copysign(1.0, row @ line.direction)
     output, row = output * length, row / length

@@ -6,12 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.errors import BudgetError, MisuseError
-from relumine.oracle.base import Offer, Oracle
+from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metered import Metered, metered
 from relumine.reconstruct.line import Kink
 from relumine.reconstruct.mending import Added, AskOnLine, Findings, Ray
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.pair import told_apart
 from relumine.reconstruct.polish import Polished, polished
 from relumine.reconstruct.polish_answers import Answers
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
@@ -213,6 +214,7 @@ class _Run:
             self._sight(questions)
             self.meter.found(len(search.gaps))
         self._sharpen_ends()
+        self._tell_apart()
 
     def _disproved(self) -> list[float]:
         """Places beside supposed kinks where a value does not lie on the piece that should reach there.
@@ -257,6 +259,25 @@ class _Run:
         ]
         if nearer:
             self._sight(nearer)
+
+    def _tell_apart(self) -> None:
+        """Where two kinks are too close for the target's digits, see beside the line which is which."""
+        search = self._found.search
+        for i, gap in enumerate(search.gaps):
+            if not (search.independent and search.closed(gap) and gap.blurred):
+                continue
+            beside = search.gaps[max(0, i - 1) : i] + search.gaps[i + 1 : i + 2]
+            room = min((abs(gap.left.t - other.t) for other in beside), default=1.0)
+            kinks = told_apart(search.line, gap, room, self._jacobian_at)
+            if kinks is not None:
+                gap.tell_apart(kinks)
+
+    def _jacobian_at(self, point: Array) -> Array:
+        answer = self.asker.ask(self.comparison.representable(point[None]))
+        if not np.isfinite(answer.values).all():
+            raise Stop(Outcome.SATURATED)
+        jacobian: Array = answer.jacobians[0]
+        return jacobian
 
     @property
     def _found(self) -> Findings:
