@@ -65,7 +65,7 @@ LIMITS = """\
   look.
 - Where a defence refuses rows but changes no answer (`box`, `near`, `budget`, `lines`, `prada`), a student that was
   taught the same answers as the undefended target's is that same student, and was not trained again.
-- An attack had 60 seconds of one core. FAILED is mostly that, and says nothing about the defence.
+- An attack had 60 seconds of one core. "Out of time" says nothing about the defence.
 - Usefulness is measured on the model's own terms. What people make of a map is another question.
 """
 
@@ -301,6 +301,11 @@ def _line(case: Case) -> tuple[str, ...]:
     )
 
 
+def _ended(row: Row) -> str:
+    """How an attack that did not recover the target ended."""
+    return "out of time" if str(row.get("error", "")).startswith("OutOfTime") else str(row["outcome"])
+
+
 def _exact(attack: str, rows: Sequence[Row]) -> str:
     way = attack.removeprefix("exact").removeprefix(", ")
     good = [row for row in rows if row["outcome"] == "RECOVERED"]
@@ -308,7 +313,7 @@ def _exact(attack: str, rows: Sequence[Row]) -> str:
         told = f"{len(good)} of {len(rows)}, {mean(map(_queries, good)):,.0f} queries"
     else:
         agreements = [row["agreement"] for row in rows if row["agreement"] is not None]
-        told = f"0 of {len(rows)}, {rows[-1]['outcome']}" + (f", {_share(mean(agreements))}" if agreements else "")
+        told = f"0 of {len(rows)}, {_ended(rows[-1])}" + (f", {_share(mean(agreements))}" if agreements else "")
     return f"{told} ({way})" if way else told
 
 
