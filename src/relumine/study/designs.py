@@ -45,6 +45,7 @@ class Plan:
     budgets, seeds:             for each of both a student is trained
     steps:                      of a student's training, below 1,000 queries and from there on
     learning_rate:              of a student's training, for a layer of one input
+    matching:                   further settings of students that match maps
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
     matched_by_smoothgrad:      up to so many SmoothGrad queries are compared with the student's own SmoothGrad, which
                                 costs N times as much as its plain gradient; beyond, with the latter
@@ -57,12 +58,14 @@ class Plan:
     learning_rate: float = 0.06
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    matching: Mapping[str, Any] = field(default_factory=dict)
     most_smoothgrad: int = 10_000
     matched_by_smoothgrad: int = 100
 
-    def settings(self, budget: int) -> dict[str, Any]:
+    def settings(self, loss: Loss, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
-        return {"steps": self.steps[budget >= 1000], "learning_rate": self.learning_rate}
+        settings = {"steps": self.steps[budget >= 1000], "learning_rate": self.learning_rate}
+        return settings if loss == "membership" else settings | dict(self.matching)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ class Panel:
             loss=curve.loss,
             match=self._match(curve, budget),
             seed=seed,
-            settings=self.plan.settings(budget) | dict(curve.settings),
+            settings=self.plan.settings(curve.loss, budget) | dict(curve.settings),
         )
 
     def _match(self, curve: Curve, budget: int) -> Match:
@@ -286,6 +289,7 @@ def _laptop() -> Scale:
             _RATE["vgg11"],
             {"width": 32},
             {"steps": steps, "learning_rate": 2e-3},
+            {"compared_by": "spectrum", "weight": 3.3, "steps": 2000},
             most_smoothgrad=1000,
             matched_by_smoothgrad=0,
         )
