@@ -8,6 +8,8 @@ reconstruction, from opening the ledger to closing the connections, over the tim
 (``time_ratio``). A request is on its way from when it is sent until all bytes of its answer are there; encoding the
 question, reading the JSON, keeping the answer and all else is outside. The sum of the requests' times
 (``time_ratio_sum``) would grow if a question were split into requests that overlap; here none do, so it is the same.
+Then the same requests are sent once more by a plain script: httpx, one after the other, the answers read with
+``json()`` and nothing done with them (``time_ratio_plain``).
 
 Other work on the machine stretches all of these. Processor time it nearly leaves alone: ``cpu_ratio`` is what client
 and server used over what the server used and the client needed to send and receive.
@@ -21,6 +23,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -39,13 +42,15 @@ class Clock:
 
     def __init__(self) -> None:
         self.seconds = self.client = self.server = self.requests = 0.0
+        self.sent: list[tuple[str, bytes]] = []
         self._exchange = Sender._exchange
 
     def __enter__(self) -> "Clock":
-        def timed(*arguments: object) -> object:
+        def timed(sender: Sender, client: httpx.Client, url: str, content: bytes) -> object:
+            self.sent.append((url, content))
             started = time.thread_time()
             try:
-                return self._exchange(*arguments)
+                return self._exchange(sender, client, url, content)
             finally:
                 self.requests += time.thread_time() - started
 
@@ -67,6 +72,15 @@ def _server_seconds() -> float:
     return sum(each.user + each.system for each in times)
 
 
+def _plainly(sent: list[tuple[str, bytes]]) -> float:
+    """Seconds that a script takes which sends these requests and reads the answers."""
+    started = time.perf_counter()
+    with httpx.Client(trust_env=False) as client:
+        for url, content in sent:
+            client.post(url, content=content, headers={"Content-Type": "application/json"}).json()
+    return time.perf_counter() - started
+
+
 def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, object]:
     """One reconstruction in this process, which also imports what is imported late, and one through HTTP."""
     started = time.perf_counter()
@@ -75,6 +89,7 @@ def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, o
     with Clock() as used, rl.HttpOracle(url, offer=problem.offer, run=folder / str(seed)) as oracle:
         remote = rl.TwoLayer()(oracle, rng=seed)
         traffic = oracle.traffic
+    seconds_plain = _plainly(used.sent)
     return {
         "dtype": problem.dtype,
         "seed": seed,
@@ -88,8 +103,10 @@ def measured(problem: Problem, url: str, seed: int, folder: Path) -> dict[str, o
         "seconds_busy": round(traffic.busy_seconds, 3),
         "seconds_requests": round(traffic.seconds, 3),
         "seconds_local": round(seconds_local, 3),
+        "seconds_plain": round(seconds_plain, 3),
         "time_ratio": round(used.seconds / traffic.busy_seconds, 3),
         "time_ratio_sum": round(used.seconds / traffic.seconds, 3),
+        "time_ratio_plain": round(used.seconds / seconds_plain, 3),
         "cpu_client": round(used.client, 3),
         "cpu_requests": round(used.requests, 3),
         "cpu_server": round(used.server, 3),
@@ -113,7 +130,7 @@ def main() -> None:
                     print(json.dumps(row), file=file)
         ratios = {
             name: statistics.median(float(str(row[name])) for row in rows)
-            for name in ("queries_ratio", "time_ratio", "time_ratio_sum", "cpu_ratio")
+            for name in ("queries_ratio", "time_ratio", "time_ratio_sum", "time_ratio_plain", "cpu_ratio")
         }
         worst = max(float(str(row["error"])) for row in rows)
         print(f"{dtype}: medians {ratios}, worst error {worst:.1e}")
