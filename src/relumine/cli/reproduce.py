@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, say
+from relumine.cli.exits import GATE_FAILED, INCONCLUSIVE, errors_as_messages, say
 
 Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
 Scale = Literal["smoke", "laptop", "paper"]
@@ -81,5 +81,5 @@ def reproduce(
 def _report_differences(wrong: list[str]) -> None:
     if wrong:
         say(f"not what the rows say: {', '.join(wrong)}; run the command without --check to write them again.")
-        raise typer.Exit(1)
+        raise typer.Exit(GATE_FAILED)
     print("figures and page are what the rows say")
