@@ -83,3 +83,11 @@ def test_values_alone_need_no_pictures():
     method = rl.GradientMatching(torch.nn.Linear(12, 3), 5, loss="membership", compared_by="spectrum", steps=2)
     assert method(two_layer(12, 9, 3).oracle, rng=0).outcome is rl.Outcome.FITTED
     assert np.isfinite(method(two_layer(12, 9, 3).oracle, rng=0).predict(np.zeros((1, 12)))).all()
+
+
+def test_answers_are_seen_as_maps_are_however_many():
+    seen = Spectrum.of(smooth(20))
+    maps = torch.randn(600, 2, 3, 8, 8, generator=torch.Generator().manual_seed(2))
+    alike, size = seen.of_answers(maps.clone())
+    assert torch.allclose(alike, seen(maps), atol=1e-6)
+    assert size == pytest.approx(float(alike.square().sum() / 1200), rel=1e-5)

@@ -175,10 +175,10 @@ def matching(
     scale = 1.0
     if answer.gradients is not None:
         maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
-        maps = maps if spectrum is None else spectrum(maps)
         chosen = torch.from_numpy(_chosen(offer, answer.values).copy()).to(like)
-        seen = answer.gradients if spectrum is None else maps.double().numpy().reshape(answer.gradients.shape)
-        scale = float(np.square(seen).sum(axis=(1, 2)).mean() / seen.shape[1]) or 1.0
+        scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
+        if spectrum is not None:
+            maps, scale = spectrum.of_answers(maps.clone())
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
         inputs=asked,

@@ -14,9 +14,13 @@ from torch import Tensor
 _FLOOR = 1e-3
 
 
+# So many inputs' maps at a time: transformed they take several times their memory.
+_AT_ONCE = 256
+
+
 @dataclass(frozen=True, eq=False)
 class Spectrum:
-    """The amplitude at each frequency, H×W, of root mean square one."""
+    """The amplitude at each frequency, H×(W/2 + 1) as ``rfft2`` has them, of root mean square one over all H×W."""
 
     amplitude: Tensor
 
@@ -27,9 +31,17 @@ class Spectrum:
         power = torch.fft.fft2(pictures - pictures.mean(pixels, keepdim=True)).abs().square()
         power = power.flatten(0, -3).mean(0)
         power = power / power.mean().clamp_min(torch.finfo(power.dtype).tiny) + _FLOOR
-        return cls((power / power.mean()).sqrt())
+        return cls((power / power.mean()).sqrt()[:, : pictures.shape[-1] // 2 + 1])
 
     def __call__(self, maps: Tensor) -> Tensor:
         """Maps …×H×W, each frequency times its amplitude."""
-        seen: Tensor = torch.fft.ifft2(torch.fft.fft2(maps) * self.amplitude).real
+        seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(maps) * self.amplitude, s=maps.shape[-2:])
         return seen
+
+    def of_answers(self, maps: Tensor) -> tuple[Tensor, float]:
+        """The same of n×R×… maps, in place, and the mean ‖map‖² then."""
+        squares = 0.0
+        for some in torch.split(maps, _AT_ONCE):
+            some.copy_(self(some))
+            squares += float(some.double().square().sum())
+        return maps, squares / (maps.shape[0] * maps.shape[1]) or 1.0
