@@ -69,7 +69,8 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
     reasons = [f"- {claim.subject}, {claim.says}: {claim.why_short}" for claim in short] if scale.faithful else []
     note = (
         "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
-        "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached."
+        "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached, or the highest "
+        "accuracy that both kinds of queries reach."
     )
     if not scale.faithful:
         note += " In brackets, because other data stand for the paper's."
