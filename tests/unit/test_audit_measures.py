@@ -272,10 +272,11 @@ def test_what_a_softmax_hides_does_not_matter():
     assert recovered_share(replace(clone, values="logits"), replace(truth, values="logits")) < 0.8
 
 
-def test_a_wrong_unit_is_missed_and_the_others_are_not():
+@pytest.mark.parametrize("seed", range(30))
+def test_a_wrong_unit_is_missed_and_the_others_are_not(seed):
     truth = truth_of(6, 9, 3)
     rows = truth.weights[0].copy()
-    rows[2] = RNG.standard_normal(6)
+    rows[2] = np.random.default_rng(seed).standard_normal(6)
     clone = replace(truth, weights=(rows, truth.weights[1]))
     # 7 numbers of the unit, and its 3 outputs because its length is another, of 6·9 + 9 + 9·3 + 3.
     assert recovered_share(shuffled(clone), truth) == pytest.approx(1 - 10 / 93)

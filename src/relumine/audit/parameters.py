@@ -100,8 +100,9 @@ class _Pairs:
         ours, our_biases = ours / our_lengths[:, None], our_biases / our_lengths
         likeness = rows @ ours.T + np.outer(self.biases, our_biases)
         sizes = 1 + self.biases[:, None] ** 2, 1 + our_biases**2
-        distance = sizes[0] + sizes[1] - 2 * (np.abs(likeness) if either_way else likeness)
-        found, partners = linear_sum_assignment(distance)
+        squares = sizes[0] + sizes[1] - 2 * (np.abs(likeness) if either_way else likeness)
+        # Of squares, two wrong pairs may sum to less than a right one and a wrong one; of distances never.
+        found, partners = linear_sum_assignment(np.sqrt(np.maximum(squares, 0)))
         # Units without a partner get the first one: it is none of theirs, and shows it.
         self.partners = np.zeros(len(rows), dtype=np.intp)
         self.partners[found] = partners
