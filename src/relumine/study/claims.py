@@ -231,7 +231,7 @@ CLAIMS: tuple[Claim, ...] = (
         "CIFAR10 VGG11",
         "10× fewer queries to reach 75 %",
         TimesFewer("cifar10 vgg11", 10, 0.75),
-        "students were fitted for 2,000 steps and still improve: one of half the width gained 6 points from 600 steps "
+        "students were fitted for 2,000 steps and still improve: one of half the width gained 5 points from 600 steps "
         "to 2,000 (docs/learned.md)",
     ),
     Claim("main", "CIFAR10 ResNet-18", "10× fewer queries to reach 75 %", TimesFewer("cifar10 resnet18", 10, 0.75)),
