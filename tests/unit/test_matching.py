@@ -85,7 +85,8 @@ def test_the_same_seed_gives_the_same_student():
     assert not np.array_equal(once.predict(x), method(problem.oracle, rng=6).predict(x))
 
 
-def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path):
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
+def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path, optimiser):
     problem = two_layer(12, 9, 3, seed=0)
     x = np.random.default_rng(0).standard_normal((10, 12))
 
@@ -93,8 +94,8 @@ def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path):
         if fitting.step >= 50:
             raise KeyboardInterrupt
 
-    whole = rl.GradientMatching(student(), 60, steps=100)(problem.oracle, rng=0)
-    kept = {"steps": 100, "checkpoint": tmp_path / "fit"}
+    whole = rl.GradientMatching(student(), 60, steps=100, optimiser=optimiser)(problem.oracle, rng=0)
+    kept = {"steps": 100, "optimiser": optimiser, "checkpoint": tmp_path / "fit"}
     with pytest.raises(KeyboardInterrupt):
         rl.GradientMatching(student(), 60, watch=stop, **kept)(problem.oracle, rng=0)
     assert list(tmp_path.iterdir())
@@ -127,6 +128,23 @@ def test_held_out_answers_judge_the_student():
     assert judged.evidence.verification_gap > 0
     few = rl.GradientMatching(student(), 10, steps=60)(problem.oracle, rng=0)
     assert few.evidence.verification_points == 0
+
+
+@pytest.mark.parametrize("held_out", [100, 300])
+def test_a_student_that_is_the_target_has_no_gap_on_however_many_held_out_answers(held_out):
+    problem = two_layer(12, 9, 3, seed=0)
+    target = student(hidden=9)(0)
+    with torch.no_grad():
+        target[0].weight.copy_(torch.from_numpy(problem.A))
+        target[0].bias.copy_(torch.from_numpy(problem.b))
+        target[2].weight.copy_(torch.from_numpy(problem.W))
+        target[2].bias.copy_(torch.from_numpy(problem.c))
+    still = {"steps": 1, "learning_rate": 1e-12, "validation": 0.5}
+    same = rl.GradientMatching(target, 2 * held_out, **still)(problem.oracle, rng=0)
+    other = rl.GradientMatching(student(hidden=9), 2 * held_out, **still)(problem.oracle, rng=0)
+    assert same.evidence.verification_points == held_out
+    assert same.evidence.verification_gap < 1e-6
+    assert other.evidence.verification_gap > 0.1
 
 
 def test_medoids_cover_a_pool_better_than_chance():
@@ -175,6 +193,7 @@ def test_magnitudes_teach_more_than_values_alone():
         ({"student": student(outputs=4)}, "4"),
         ({"learning_rate": 0.0}, "learning_rate"),
         ({"validation": 1.0}, "validation"),
+        ({"optimiser": "sgd"}, "optimiser"),
     ],
 )
 def test_misuse_is_told_before_anything_is_asked(change, message):

@@ -59,8 +59,10 @@ class GradientMatching:
     compared_by:   how maps are compared: by "pixel", each alike, or where inputs are pictures by "spectrum", each
                    frequency counting as much as the asked inputs have of it
     shown:         what is left of the answers behind a defence, if not all of them: the same is compared of the student
-    steps, batch, learning_rate, weight_decay: of AdamW, whose rate falls to 0 along a cosine. A layer of n inputs
-                   learns at learning_rate/√n
+    steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
+                   inputs learns at learning_rate/√n
+    optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
+                   deep students
     rounding:      half the width of the ReLUs' round corners at first, in root mean squares of what enters them;
                    0 fits a plain ReLU network from the start
     validation:    share of the answers held out to keep the best state; few answers are all trained on
@@ -83,6 +85,7 @@ class GradientMatching:
     batch: int = 32
     learning_rate: float = 0.06
     weight_decay: float = 0.0
+    optimiser: Literal["adam", "muon"] = "adam"
     rounding: float = 1.0
     validation: float = 0.1
     members: int = 1
@@ -152,7 +155,9 @@ class GradientMatching:
             squared=self.logits_by == "squared",
             by_spectrum=self.compared_by == "spectrum",
         )
-        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding)
+        schedule = Schedule(
+            self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding, self.optimiser
+        )
         held_out = torch.from_numpy(self._held_out(len(inputs), rng))
         gaps = []
         for i, member in enumerate(members):
@@ -187,6 +192,8 @@ def _check(method: GradientMatching) -> None:
     for name, least in _LEAST.items():
         if getattr(method, name) is not None and not getattr(method, name) >= least:
             raise MisuseError(f"{name}: expected at least {least}, got {getattr(method, name)}")
+    if method.optimiser not in ("adam", "muon"):
+        raise MisuseError(f"optimiser: expected 'adam' or 'muon', got {method.optimiser!r}")
     if method.logits_by not in ("squared", "cross-entropy"):
         raise MisuseError(f"logits_by: expected 'squared' or 'cross-entropy', got {method.logits_by!r}")
     if method.compared_by not in ("pixel", "spectrum"):

@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from relumine.errors import MisuseError
 from relumine.reconstruct.matching_loss import Matching
+from relumine.reconstruct.matching_optimiser import Muon
 from relumine.reconstruct.matching_smoothing import UNTIL, RoundCorners
 
 # Held-out answers are looked at, and checkpoints written, this often.
@@ -24,6 +25,8 @@ _LOOKS = 20
 _ENOUGH = 8
 # So many inputs tell it where to start.
 _CALIBRATING, _AT_ONCE = 512, 128
+# More held-out answers than this are compared by one random combination of their maps each.
+_JUDGED_BY_ALL = 128
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Schedule:
     learning_rate: float
     weight_decay: float
     rounding: float
+    optimiser: Literal["adam", "muon"]
 
 
 Watch = Callable[[int, float, float | None], None]
@@ -58,8 +62,6 @@ def fit(
         loss = run.train_step()
         if run.step % every and run.step < schedule.steps:
             continue
-        if not np.isfinite(loss):
-            raise MisuseError(f"fitting diverged at step {run.step} (loss {loss}); lower the learning rate")
         watch(run.step, loss, run.look())
         if checkpoint is not None:
             run.save(checkpoint)
@@ -75,9 +77,7 @@ class _Fit:
     ) -> None:
         self.student, self.task, self.held_out, self.schedule, self.rng = student, task, held_out, schedule, rng
         self.free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
-        self.optimiser = torch.optim.AdamW(
-            _groups(student, schedule.learning_rate), weight_decay=schedule.weight_decay, fused=True
-        )
+        self.optimiser = _optimiser(student, schedule)
         self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, schedule.steps)
         self.step = 0
         self.left = np.empty(0, dtype=np.int64)
@@ -101,10 +101,13 @@ class _Fit:
         with RoundCorners.at(share, self.schedule.rounding):
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
+        told = float(loss.item())
+        if not np.isfinite(told):
+            raise MisuseError(f"fitting diverged at step {self.step} (loss {told}); lower the learning rate")
         self.optimiser.step()
         self.cosine.step()
         self.step += 1
-        return float(loss.item())
+        return told
 
     def _let_norms_learn(self, learn: bool) -> None:
         for norm in self.norms:
@@ -115,11 +118,18 @@ class _Fit:
         if not len(self.held_out):
             return None
         self._let_norms_learn(False)
-        # A generator of its own, so that looking does not change what comes after.
-        loss = float(self.task.exact(self.student, self.held_out, np.random.default_rng(0)).detach().item())
+        loss = self._held_out_loss()
         if self.least is None or loss < self.least:
             self.least, self.best = loss, deepcopy(self.student.state_dict())
         return loss
+
+    def _held_out_loss(self) -> float:
+        # A generator of its own: looking does not change what comes after, and every look sees the same combinations.
+        rng = np.random.default_rng(0)
+        judge = self.task.exact if len(self.held_out) <= _JUDGED_BY_ALL else self.task.estimate
+        parts = torch.split(self.held_out, _AT_ONCE)
+        with torch.no_grad():
+            return sum(len(part) * judge(self.student, part, rng).item() for part in parts) / len(self.held_out)
 
     def restore_best(self) -> None:
         """Back to the state that did best on the held-out answers, if there were any."""
@@ -177,6 +187,13 @@ def _calibrate(student: nn.Module, norms: list[_BatchNorm], inputs: Tensor) -> N
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
     student.eval()
+
+
+def _optimiser(student: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+    groups = _groups(student, schedule.learning_rate)
+    if schedule.optimiser == "muon":
+        return Muon(groups, schedule.weight_decay)
+    return torch.optim.AdamW(groups, weight_decay=schedule.weight_decay, fused=True)
 
 
 def _groups(student: nn.Module, rate: float) -> list[dict[str, Any]]:

@@ -98,8 +98,9 @@ class Matching:
         directions = coefficients @ self.chosen[rows]
         if self.kind == "centred":
             directions = directions - directions.mean(2, keepdim=True)
+        learning = torch.is_grad_enabled()
         explained = self.explanation.maps(
-            student, self.inputs[rows], classes=directions, of=self.of, create_graph=True, rng=rng
+            student, self.inputs[rows], classes=directions, of=self.of, create_graph=learning, rng=rng
         )
         wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
         mine = explained.maps if self.spectrum is None else self.spectrum(explained.maps)

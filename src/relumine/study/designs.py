@@ -43,8 +43,9 @@ class Plan:
 
     network, options, training: what the zoo is told
     budgets, seeds:             for each of both a student is trained
-    steps:                      of a student's training, below 1,000 queries and from there on
+    steps:                      of a student's training, from so many queries on
     learning_rate:              of a student's training, for a layer of one input
+    fitting:                    further settings of every student
     matching:                   further settings of students that match maps
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
     matched_by_smoothgrad:      up to so many SmoothGrad queries are compared with the student's own SmoothGrad, which
@@ -54,17 +55,19 @@ class Plan:
     network: str
     budgets: tuple[int, ...]
     seeds: int
-    steps: tuple[int, int]
+    steps: Mapping[int, int]
     learning_rate: float = 0.06
     options: Mapping[str, Any] = field(default_factory=dict)
     training: Mapping[str, Any] = field(default_factory=dict)
+    fitting: Mapping[str, Any] = field(default_factory=dict)
     matching: Mapping[str, Any] = field(default_factory=dict)
     most_smoothgrad: int = 10_000
     matched_by_smoothgrad: int = 100
 
     def settings(self, loss: Loss, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
-        settings = {"steps": self.steps[budget >= 1000], "learning_rate": self.learning_rate}
+        steps = self.steps[max(least for least in self.steps if least <= budget)]
+        settings = {"steps": steps, "learning_rate": self.learning_rate, **self.fitting}
         return settings if loss == "membership" else settings | dict(self.matching)
 
 
@@ -256,16 +259,22 @@ _CIFAR_CONV: dict[str, Any] = {
     "training": {"steps": 6000, "weight_decay": 0.0, "mirror": True},
 }
 
+# Deep students need both to learn anything from gradients (docs/learned.md).
+_DEEP: dict[str, Any] = {
+    "fitting": {"optimiser": "muon", "batch": 16},
+    "matching": {"compared_by": "spectrum", "weight": 3.3},
+}
+
 
 def _smoke() -> Scale:
     budgets = (1, 10, 100)
 
     def light(network: str) -> Plan:
-        return Plan(network, budgets, 2, (200, 200), _RATE[network], training={"steps": 300}, matched_by_smoothgrad=10)
+        return Plan(network, budgets, 2, {1: 200}, _RATE[network], training={"steps": 300}, matched_by_smoothgrad=10)
 
     def narrow(network: str) -> Plan:
         training = {"steps": 300, "learning_rate": 2e-3}
-        return Plan(network, budgets, 2, (100, 100), 0.06, {"width": 8}, training, matched_by_smoothgrad=1)
+        return Plan(network, budgets, 2, {1: 100}, 0.06, {"width": 8}, training, **_DEEP, matched_by_smoothgrad=1)
 
     plans = {(data, network): light(network) for data, network in _NETWORKS[:4]}
     plans |= {("cifar10", "vgg11"): narrow("vgg11"), ("cifar10", "resnet18"): narrow("resnet18_small")}
@@ -285,21 +294,21 @@ def _laptop() -> Scale:
             network,
             budgets[1:],
             1,
-            (400, 1000),
+            {1: 600, 1000: 2000, 10_000: 3000},
             _RATE["vgg11"],
             {"width": 32},
             {"steps": steps, "learning_rate": 2e-3},
-            {"compared_by": "spectrum", "weight": 3.3, "steps": 2000},
+            **_DEEP,
             most_smoothgrad=1000,
             matched_by_smoothgrad=0,
         )
 
     plans = {
-        ("mnist", "linear"): Plan("linear", budgets, 3, (800, 3000), _RATE["linear"]),
-        ("mnist", "two_layer"): Plan("two_layer", budgets, 3, (1600, 3000), _RATE["two_layer"]),
-        ("mnist", "conv"): Plan("conv", budgets, 3, (800, 3000), _RATE["conv"]),
+        ("mnist", "linear"): Plan("linear", budgets, 3, {1: 800, 1000: 3000}, _RATE["linear"]),
+        ("mnist", "two_layer"): Plan("two_layer", budgets, 3, {1: 1600, 1000: 3000}, _RATE["two_layer"]),
+        ("mnist", "conv"): Plan("conv", budgets, 3, {1: 800, 1000: 3000}, _RATE["conv"]),
     }
-    plans["cifar10", "conv"] = Plan("conv", budgets, 3, (600, 1500), _RATE["conv"], **_CIFAR_CONV)
+    plans["cifar10", "conv"] = Plan("conv", budgets, 3, {1: 600, 1000: 1500}, _RATE["conv"], **_CIFAR_CONV)
     plans |= {("cifar10", "vgg11"): heavy("vgg11", 3000), ("cifar10", "resnet18"): heavy("resnet18_small", 2400)}
     about = (
         "the paper's data; 3 seeds, but 1 for VGG11 and ResNet-18, whose stem has stride 2; these two have half the "
@@ -310,8 +319,12 @@ def _laptop() -> Scale:
 
 def _paper() -> Scale:
     budgets = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000)
-    plans = {(data, network): Plan(network, budgets, 5, (2000, 10_000), _RATE[network]) for data, network in _NETWORKS}
-    plans["cifar10", "conv"] = Plan("conv", budgets, 5, (2000, 10_000), _RATE["conv"], **_CIFAR_CONV)
+    steps = {1: 2000, 1000: 10_000}
+    plans = {(data, network): Plan(network, budgets, 5, steps, _RATE[network]) for data, network in _NETWORKS[:3]}
+    plans["cifar10", "conv"] = Plan("conv", budgets, 5, steps, _RATE["conv"], **_CIFAR_CONV)
+    plans |= {
+        (data, network): Plan(network, budgets, 5, steps, _RATE[network], **_DEEP) for data, network in _NETWORKS[4:]
+    }
     about = "the paper's data and networks, 5 seeds"
     return Scale("paper", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
 
