@@ -3,10 +3,11 @@
 python benchmarks/learned.py steps           a step of gradient matching against a plain step and the naive one
 python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
 python benchmarks/learned.py settings        λ, learning rate and round corners, judged by answers that were held out
+python benchmarks/learned.py classes         λ for students of another class, judged likewise
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
-Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries`` that are there are
-not run again.
+Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings`` and
+``classes`` that are there are not run again.
 """
 
 import argparse
@@ -56,6 +57,12 @@ SETTINGS = (
 )
 SETTINGS_SEEDS = 3
 HELD_OUT = 1000
+
+# Target, student and steps for each number of queries, as the experiments have them.
+PAIRS = (("two_layer", "conv"), ("conv", "two_layer"), ("two_layer", "linear"), ("linear", "two_layer"))
+PAIRS_STEPS = {"conv": {10: 800, 1000: 3000}, "two_layer": {10: 1600, 1000: 3000}, "linear": {10: 800, 1000: 3000}}
+PAIRS_RATE = {"conv": 0.06, "two_layer": 0.06, "linear": 0.3}
+WEIGHTS = (0.1, 1.0, 10.0)
 
 
 def steps() -> None:
@@ -181,6 +188,26 @@ def settings() -> None:
             _write(path, rows)
 
 
+def classes() -> None:
+    """Students that cannot be their target, at several λ."""
+    split = zoo.dataset("mnist").split(seed=0)
+    path = RESULTS / "learned_classes.jsonl"
+    rows = _read(path.name) if path.exists() else []
+    done = {(row["target"], row["student"], row["queries"], row["weight"]) for row in rows}
+    for (target, student), count, weight in itertools.product(PAIRS, (10, 1000), WEIGHTS):
+        if (target, student, count, weight) in done:
+            continue
+        oracle = explain.ExplainedOracle(zoo.trained(target, split).module, explain.Gradient(), split.shape)
+        make = functools.partial(zoo.network, student, split.shape, 10)
+        fitting = {"steps": PAIRS_STEPS[student][count], "learning_rate": PAIRS_RATE[student], "weight": weight}
+        result = rl.GradientMatching(make, count, source=split.pool[:-HELD_OUT], **fitting)(oracle, rng=0)
+        row = {"target": target, "student": student, "queries": count, "weight": weight, "seed": 0}
+        row |= {"gap": _gap(result, oracle, split.pool[-HELD_OUT:]), **_where()}
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+        _write(path, rows)
+
+
 def _gap(result: rl.Reconstruction, oracle: rl.Oracle, held_out: np.ndarray) -> float:
     """Squared error of the logits at inputs that were not asked, relative to the logits' variance."""
     inputs = held_out.reshape(len(held_out), -1)
@@ -191,10 +218,16 @@ def _gap(result: rl.Reconstruction, oracle: rl.Oracle, held_out: np.ndarray) -> 
 def table() -> None:
     """All tables between their marks in the page."""
     page = PAGE.read_text("utf-8")
-    for name, lines in (("steps", _steps_table()), ("queries", _queries_table()), ("settings", _settings_table())):
+    tables = {
+        "steps": _steps_table,
+        "queries": _queries_table,
+        "settings": _settings_table,
+        "classes": _classes_table,
+    }
+    for name, lines in tables.items():
         start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         before, rest = page.split(start)
-        page = before + start + "\n".join(lines) + "\n" + end + rest.split(end)[1]
+        page = before + start + "\n".join(lines()) + "\n" + end + rest.split(end)[1]
     PAGE.write_text(page, "utf-8")
 
 
@@ -237,6 +270,16 @@ def _settings_table() -> Iterable[str]:
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
+def _classes_table() -> Iterable[str]:
+    gaps = {(r["target"], r["student"], r["queries"], r["weight"]): r["gap"] for r in _read("learned_classes.jsonl")}
+    yield "| target by student, queries | " + " | ".join(f"λ = {weight:g}" for weight in WEIGHTS) + " |"
+    yield "|---|" + "---|" * len(WEIGHTS)
+    for (target, student), count in itertools.product(PAIRS, (10, 1000)):
+        cells = [gaps.get((target, student, count, weight)) for weight in WEIGHTS]
+        shown = " | ".join("–" if gap is None else f"{gap:.3f}" for gap in cells)
+        yield f"| {target} by {student}, {count:,} | {shown} |"
+
+
 def _where() -> dict[str, object]:
     return {
         "torch": version("torch"),
@@ -256,10 +299,10 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["steps", "queries", "settings"])
+    parser.add_argument("part", nargs="?", choices=["steps", "queries", "settings", "classes"])
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
     if chosen.part:
-        {"steps": steps, "queries": queries, "settings": settings}[chosen.part]()
+        {"steps": steps, "queries": queries, "settings": settings, "classes": classes}[chosen.part]()
     if chosen.table:
         table()

@@ -128,9 +128,15 @@ def test_one_query_gives_the_target_or_not():
 
 
 @pytest.mark.parametrize(("less", "verdict"), [(0.0, "same"), (0.05, "short"), (-0.05, "better")])
-def test_smoothgrad_is_compared_with_raw_gradients(less, verdict):
-    results = invented("main", lambda e: 0.9 - less * (e.access.explanation == "smoothgrad"))
-    assert [*verdicts(results, "SmoothGrad").values()] == [verdict]
+@pytest.mark.parametrize(("data", "subject"), [("mnist", "MNIST SmoothGrad"), ("cifar10", "CIFAR10 SmoothGrad")])
+def test_smoothgrad_is_compared_with_raw_gradients_of_the_same_data(data, subject, less, verdict):
+    def accuracy(e: Experiment) -> float:
+        return 0.9 - less * (e.access.explanation == "smoothgrad" and e.target.data == data)
+
+    results = invented("main", accuracy)
+    assert [*verdicts(results, subject).values()] == [verdict]
+    other = {"MNIST SmoothGrad": "CIFAR10 SmoothGrad", "CIFAR10 SmoothGrad": "MNIST SmoothGrad"}[subject]
+    assert [*verdicts(results, other).values()] == ["same"]
 
 
 def test_what_no_row_tells_is_open():
@@ -147,7 +153,7 @@ def test_students_of_other_classes_are_compared_with_each_other():
 
 def test_claims_are_about_panels_that_exist():
     every = {name: Results(figure(name, LAPTOP), []) for name in FIGURES[:-1]}
-    assert len(findings(every)) == len(CLAIMS) == 20
+    assert len(findings(every)) == len(CLAIMS) == 23
 
 
 def test_drawings_have_a_panel_per_network_and_are_the_same_each_time(tmp_path):
