@@ -5,7 +5,7 @@ of budgets we take powers of ten, up to the pool's 10,000.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -244,6 +244,8 @@ def figure(name: FigureName, scale: Scale) -> Figure:
 
 def _panel(scale: Scale, data: str, target: str, student: str | None = None, source: Source = "pool") -> Panel:
     plan = scale.plans[data, student or target]
+    if student is not None:
+        plan = replace(plan, matching={**_OF_ANOTHER_CLASS, **plan.matching})
     by = "" if student is None else f" by {_TITLES[student]}"
     name = f"{data} {target}" if student is None else f"{data} {target} by {student}"
     learner = Student(plan.network, plan.options)
@@ -258,6 +260,9 @@ _CIFAR_CONV: dict[str, Any] = {
     "options": {"channels": [32, 64], "hidden": 128},
     "training": {"steps": 6000, "weight_decay": 0.0, "mirror": True},
 }
+
+# A student that cannot be its target cannot match its gradients either; λ by held-out answers (docs/learned.md).
+_OF_ANOTHER_CLASS: dict[str, Any] = {"weight": 10.0}
 
 # Deep students need both to learn anything from gradients (docs/learned.md).
 _DEEP: dict[str, Any] = {
