@@ -264,10 +264,10 @@ _CIFAR_CONV: dict[str, Any] = {
 # A student that cannot be its target cannot match its gradients either; λ by held-out answers (docs/learned.md).
 _OF_ANOTHER_CLASS: dict[str, Any] = {"weight": 10.0}
 
-# Deep students need both to learn anything from gradients (docs/learned.md).
+# How deep students learn from gradients (docs/learned.md).
 _DEEP: dict[str, Any] = {
     "fitting": {"optimiser": "muon", "batch": 16},
-    "matching": {"compared_by": "spectrum", "weight": 3.3},
+    "matching": {"weight": 1.0},
 }
 
 
