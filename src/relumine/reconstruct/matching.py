@@ -56,8 +56,6 @@ class GradientMatching:
                    they say beyond probabilities
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
-    compared_by:   how maps are compared: by "pixel", each alike, or where inputs are pictures by "spectrum", each
-                   frequency counting as much as the asked inputs have of it
     shown:         what is left of the answers behind a defence, if not all of them: the same is compared of the student
     steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
                    inputs learns at learning_rate/√n
@@ -79,7 +77,6 @@ class GradientMatching:
     weight: float | None = None
     logits_by: Literal["squared", "cross-entropy"] = "squared"
     explanation: "Explanation | None" = None
-    compared_by: Literal["pixel", "spectrum"] = "pixel"
     shown: "Shown | None" = None
     steps: int = 1000
     batch: int = 32
@@ -153,7 +150,6 @@ class GradientMatching:
             loss=self.loss,
             weight=self._weight(),
             squared=self.logits_by == "squared",
-            by_spectrum=self.compared_by == "spectrum",
         )
         schedule = Schedule(
             self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding, self.optimiser
@@ -196,10 +192,6 @@ def _check(method: GradientMatching) -> None:
         raise MisuseError(f"optimiser: expected 'adam' or 'muon', got {method.optimiser!r}")
     if method.logits_by not in ("squared", "cross-entropy"):
         raise MisuseError(f"logits_by: expected 'squared' or 'cross-entropy', got {method.logits_by!r}")
-    if method.compared_by not in ("pixel", "spectrum"):
-        raise MisuseError(f"compared_by: expected 'pixel' or 'spectrum', got {method.compared_by!r}")
-    if method.compared_by == "spectrum" and method.shown is not None and not method.shown.linear:
-        raise MisuseError("compared_by: maps of which a part is shown have no spectrum; say 'pixel'")
     if not 0 <= method.validation < 1:
         raise MisuseError(f"validation: expected a share in [0, 1), got {method.validation}")
     if not method.learning_rate > 0:
@@ -211,5 +203,3 @@ def _check_offer(method: GradientMatching, offer: Offer) -> None:
         raise MisuseError("GradientMatching: the oracle offers no gradients; say loss='membership'")
     if method.loss != "gradient" and offer.values == "none":
         raise MisuseError("GradientMatching: the oracle offers no values; say loss='gradient'")
-    if method.compared_by == "spectrum" and method.loss != "membership" and len(offer.inputs) < 2:
-        raise MisuseError(f"compared_by='spectrum': expected pictures as inputs, got shape {offer.inputs}; say 'pixel'")

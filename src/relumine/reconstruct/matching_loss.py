@@ -11,7 +11,6 @@ from torch.nn import functional
 from relumine.explain.methods import Explanation, Gradient, Of, outputs
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.reconstruct.matching_shown import Shown
-from relumine.reconstruct.matching_spectrum import Spectrum
 
 # What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
 # as LogitLink answers them.
@@ -40,8 +39,7 @@ class Matching:
     """Answered questions as tensors, and the losses of a student on them.
 
     inputs n×shape; values n×K; maps n×R×shape or None; chosen n×R×K says which combinations of outputs the maps
-    explain; scale is the mean ‖J‖² of the answers; labels: values are labels, whatever the maps are of; spectrum:
-    through it maps are compared, and the answered ones are kept as they are seen through it.
+    explain; scale is the mean ‖J‖² of the answers; labels: values are labels, whatever the maps are of.
     """
 
     inputs: Tensor
@@ -57,7 +55,6 @@ class Matching:
     squared: bool
     scale: float
     spread: float
-    spectrum: Spectrum | None
 
     @property
     def of(self) -> Of:
@@ -103,8 +100,7 @@ class Matching:
             student, self.inputs[rows], classes=directions, of=self.of, create_graph=learning, rng=rng
         )
         wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
-        mine = explained.maps if self.spectrum is None else self.spectrum(explained.maps)
-        gap = self.shown.gap(mine, wanted, self.scale)
+        gap = self.shown.gap(explained.maps, wanted, self.scale)
         if self.loss == "gradient":
             return gap
         return gap + self.weight * self._membership(explained.values, rows)
@@ -167,19 +163,15 @@ def matching(
     weight: float,
     squared: bool = True,
     shown: Shown | None = None,
-    by_spectrum: bool = False,
 ) -> Matching:
     """Answers as tensors of the student's precision."""
     asked = torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like)
-    spectrum = Spectrum.of(asked) if by_spectrum and answer.gradients is not None else None
     maps = chosen = None
     scale = 1.0
     if answer.gradients is not None:
         maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
         chosen = torch.from_numpy(_chosen(offer, answer.values).copy()).to(like)
         scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
-        if spectrum is not None:
-            maps, scale = spectrum.of_answers(maps.clone())
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
         inputs=asked,
@@ -195,7 +187,6 @@ def matching(
         squared=squared,
         scale=scale,
         spread=spread,
-        spectrum=spectrum,
     )
 
 
