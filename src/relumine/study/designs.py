@@ -191,6 +191,7 @@ INTEGRATED = Curve(
 FAR = Curve("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA), seeds=1)
 _MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD)
 _TWO = (MEMBERSHIP, GRADIENT)
+_THREE = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT)
 
 _NETWORKS = (
     ("mnist", "linear"),
@@ -224,7 +225,7 @@ def figure(name: FigureName, scale: Scale) -> Figure:
         return Figure(name, "Unknown model class", panels, _TWO)
     if name == "gaussian":
         panels = tuple(_panel(scale, data, network, source="gaussian") for data, network in _WITHOUT_DATA)
-        return Figure(name, "Unknown data: queries from N(0, I)", panels, _TWO)
+        return Figure(name, "Unknown data: queries from N(0, I)", panels, _THREE)
     if name == "access":
         curves = (
             MEMBERSHIP,
