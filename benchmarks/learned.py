@@ -4,10 +4,12 @@ python benchmarks/learned.py steps           a step of gradient matching against
 python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
 python benchmarks/learned.py settings        λ, learning rate and round corners, judged by answers that were held out
 python benchmarks/learned.py classes         λ for students of another class, judged likewise
+python benchmarks/learned.py smoothing       what SmoothGrad's noise costs students of CIFAR10's conv net
+python benchmarks/learned.py unseen          units of conv nets that images switch on and Gaussian inputs never
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
-Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings`` and
-``classes`` that are there are not run again.
+Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings``,
+``classes`` and ``smoothing`` that are there are not run again.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -31,7 +34,9 @@ from relumine import explain, zoo
 from relumine.oracle.base import Offer
 from relumine.reconstruct.matching_fit import Schedule, _Fit
 from relumine.reconstruct.matching_loss import matching
-from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
+from relumine.study import Access, Experiment, LocalProcesses, RunStore, Student, Target, run_study
+from relumine.study.designs import GRADIENT, figure, scale_named
+from relumine.study.trial import material, run_experiment, target_module
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "learned.md"
@@ -63,6 +68,10 @@ PAIRS = (("two_layer", "conv"), ("conv", "two_layer"), ("two_layer", "linear"), 
 PAIRS_STEPS = {"conv": {10: 800, 1000: 3000}, "two_layer": {10: 1600, 1000: 3000}, "linear": {10: 800, 1000: 3000}}
 PAIRS_RATE = {"conv": 0.06, "two_layer": 0.06, "linear": 0.3}
 WEIGHTS = (0.1, 1.0, 10.0)
+
+# SmoothGrad's σ in units of σ_D; 0 stands for raw gradients.
+SIGMAS = (0.0, 0.1, 0.3, 1.0)
+INPUTS = 1000
 
 
 def steps() -> None:
@@ -208,6 +217,51 @@ def classes() -> None:
         _write(path, rows)
 
 
+def smoothing() -> None:
+    """Students of 100 SmoothGrad maps (N = 10), compared with their plain gradients."""
+    panel = next(panel for panel in figure("main", scale_named("laptop")).panels if panel.name == "cifar10 conv")
+    plain = panel.experiment(GRADIENT, 100, 0)
+    path = RESULTS / "learned_smoothing.jsonl"
+    rows = _read(path.name) if path.exists() else []
+    for sigma in SIGMAS:
+        if sigma in {row["sigma"] for row in rows}:
+            continue
+        access = Access("smoothgrad", sigma=sigma, samples=10) if sigma else Access()
+        measures = run_experiment(replace(plain, access=access, match="gradient")).measures
+        row = {"sigma": sigma, "accuracy": measures.test_accuracy, "agreement": measures.agreement, **_where()}
+        print(json.dumps(row), flush=True)
+        rows.append(row)
+        _write(path, rows)
+
+
+def unseen() -> None:
+    """Of the units that are on for some image, how many no Gaussian input switches on."""
+    scale = scale_named("laptop")
+    rows = []
+    for data in ("mnist", "cifar10"):
+        split = material(data, False).split
+        module = target_module(scale.target(data, "conv"))
+        gaussian = torch.randn(INPUTS, *split.shape, generator=torch.Generator().manual_seed(0))
+        images = torch.from_numpy(split.pool[:INPUTS].reshape(-1, *split.shape)).float()
+        for layer, (here, there) in enumerate(zip(_on(module, images), _on(module, gaussian), strict=True), 1):
+            row = {"data": data, "layer": layer, "units": here.numel(), "on": int(here.sum())}
+            rows.append(row | {"unseen": int((here & ~there).sum()), "inputs": INPUTS, **_where()})
+            print(json.dumps(rows[-1]), flush=True)
+    _write(RESULTS / "learned_unseen.jsonl", rows)
+
+
+def _on(module: nn.Module, inputs: torch.Tensor) -> list[torch.Tensor]:
+    """For each layer of ReLUs, which are on for some input."""
+    kept: list[torch.Tensor] = []
+    relus = [layer for layer in module.modules() if isinstance(layer, nn.ReLU)]
+    hooks = [relu.register_forward_hook(lambda _, __, after: kept.append((after > 0).any(0))) for relu in relus]
+    with torch.no_grad():
+        module(inputs)
+    for hook in hooks:
+        hook.remove()
+    return kept
+
+
 def _gap(result: rl.Reconstruction, oracle: rl.Oracle, held_out: np.ndarray) -> float:
     """Squared error of the logits at inputs that were not asked, relative to the logits' variance."""
     inputs = held_out.reshape(len(held_out), -1)
@@ -223,6 +277,8 @@ def table() -> None:
         "queries": _queries_table,
         "settings": _settings_table,
         "classes": _classes_table,
+        "smoothing": _smoothing_table,
+        "unseen": _unseen_table,
     }
     for name, lines in tables.items():
         start, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
@@ -280,6 +336,22 @@ def _classes_table() -> Iterable[str]:
         yield f"| {target} by {student}, {count:,} | {shown} |"
 
 
+def _smoothing_table() -> Iterable[str]:
+    rows = sorted(_read("learned_smoothing.jsonl"), key=lambda row: row["sigma"])
+    yield "| σ/σ_D | " + " | ".join(f"{row['sigma']:g}" for row in rows) + " |"
+    yield "|---|" + "---|" * len(rows)
+    yield "| test accuracy | " + " | ".join(f"{100 * row['accuracy']:.1f} %" for row in rows) + " |"
+    yield "| agreement | " + " | ".join(f"{100 * row['agreement']:.1f} %" for row in rows) + " |"
+
+
+def _unseen_table() -> Iterable[str]:
+    yield "| conv net of | layer | units | on for some image | of these on for no Gaussian input |"
+    yield "|---|---|---|---|---|"
+    for row in _read("learned_unseen.jsonl"):
+        share = f"{row['unseen']:,} ({100 * row['unseen'] / row['on']:.0f} %)"
+        yield f"| {row['data']} | {row['layer']} | {row['units']:,} | {row['on']:,} | {share} |"
+
+
 def _where() -> dict[str, object]:
     return {
         "torch": version("torch"),
@@ -299,10 +371,11 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", nargs="?", choices=["steps", "queries", "settings", "classes"])
+    parts = {part.__name__: part for part in (steps, queries, settings, classes, smoothing, unseen)}
+    parser.add_argument("part", nargs="?", choices=list(parts))
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
     if chosen.part:
-        {"steps": steps, "queries": queries, "settings": settings, "classes": classes}[chosen.part]()
+        parts[chosen.part]()
     if chosen.table:
         table()
