@@ -130,7 +130,7 @@ def tiny(monkeypatch):
     smoke = designs.scale_named("smoke")
     small = {"linear": {}, "two_layer": {"hidden": 4}, "conv": {"channels": (2, 2), "hidden": 4}}
     plans = {
-        (data, network): Plan(plan.network, (1, 3), 1, (2, 2), 1e-3, small.get(network, {"width": 1}), {"steps": 2})
+        (data, network): Plan(plan.network, (1, 3), 1, {1: 2}, 1e-3, small.get(network, {"width": 1}), {"steps": 2})
         for (data, network), plan in smoke.plans.items()
     }
     monkeypatch.setitem(designs.SCALES, "smoke", lambda: replace(smoke, plans=plans, map_samples=2))
