@@ -20,6 +20,14 @@ def test_a_step_has_singular_values_of_one(seed, size):
     assert torch.allclose(step.double(), left @ right, atol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_a_step_has_the_precision_of_the_weights(dtype):
+    torch.manual_seed(0)
+    step = orthogonal(torch.randn(4, 9).to(dtype))
+    assert step.dtype == dtype
+    assert torch.allclose(torch.linalg.svdvals(step.double()), torch.ones(4).double(), atol=2e-2)
+
+
 def test_nothing_to_learn_is_no_step():
     assert torch.equal(orthogonal(torch.zeros(3, 5)), torch.zeros(3, 5))
     weight = torch.nn.Parameter(torch.ones(4, 3))
@@ -71,3 +79,17 @@ def test_a_fitting_that_diverges_is_told():
     small = torch.nn.Sequential(torch.nn.Linear(12, 24), torch.nn.ReLU(), torch.nn.Linear(24, 3))
     with pytest.raises(rl.MisuseError, match="lower the learning rate"):
         rl.GradientMatching(small, 60, steps=50, learning_rate=1e30, optimiser="muon")(problem.oracle, rng=0)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
+def test_a_gradient_that_is_no_number_is_told(optimiser):
+    class Steep(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.cliff = torch.nn.Linear(12, 3), torch.nn.Parameter(torch.zeros(3, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) @ (torch.eye(3) + self.cliff.sqrt())
+
+    with pytest.raises(rl.MisuseError, match="lower the learning rate"):
+        rl.GradientMatching(Steep(), 60, steps=50, optimiser=optimiser)(two_layer(12, 9, 3, seed=0).oracle, rng=0)

@@ -102,9 +102,13 @@ class _Fit:
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         told = float(loss.item())
+        diverged = f"fitting diverged at step {self.step} (loss {told}); lower the learning rate"
         if not np.isfinite(told):
-            raise MisuseError(f"fitting diverged at step {self.step} (loss {told}); lower the learning rate")
-        self.optimiser.step()
+            raise MisuseError(diverged)
+        try:
+            self.optimiser.step()
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise MisuseError(diverged) from error
         self.cosine.step()
         self.step += 1
         return told

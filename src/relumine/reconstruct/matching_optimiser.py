@@ -63,8 +63,9 @@ def _adam_step(gradient: Tensor, state: dict[str, Any]) -> Tensor:
 
 def orthogonal(matrix: Tensor) -> Tensor:
     """UVᵀ of an m×n matrix UΣVᵀ, m ≤ n: (MMᵀ)^(−½) M."""
-    matrix = matrix / matrix.norm().clamp_min(_TINY)
-    squares, vectors = torch.linalg.eigh(matrix @ matrix.T)
+    precise = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    precise = precise / precise.norm().clamp_min(_TINY)
+    squares, vectors = torch.linalg.eigh(precise @ precise.T)
     scales = squares.clamp_min(_LOST * float(squares[-1]) + _TINY).rsqrt()
-    step: Tensor = (vectors * scales) @ (vectors.T @ matrix)
-    return step
+    step: Tensor = (vectors * scales) @ (vectors.T @ precise)
+    return step.to(matrix.dtype)
