@@ -139,6 +139,16 @@ def test_smoothgrad_is_compared_with_raw_gradients_of_the_same_data(data, subjec
     assert [*verdicts(results, other).values()] == ["same"]
 
 
+def test_membership_queries_that_were_asked_less_often_tell_no_ratio():
+    every = invented("unknown-class", lambda e: 0.3 if e.loss == "membership" else 0.09 + 0.3 * math.log10(e.budget))
+    few = Results(
+        every.figure, [row for row in every.rows if row.experiment.loss == "joint" or row.experiment.budget < 100]
+    )
+    found = {claim.subject: finding for claim, finding in findings({"unknown-class": few})}
+    assert found["CIFAR10 ResNet-18 by VGG11"].verdict == "open"
+    assert "10 membership queries do not" in found["CIFAR10 ResNet-18 by VGG11"].ours
+
+
 def test_what_no_row_tells_is_open():
     assert {finding.verdict for _, finding in findings({"main": Results(figure("main", LAPTOP), [])})} == {"open"}
 

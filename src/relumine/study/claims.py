@@ -121,7 +121,10 @@ class TimesFewer:
         return self.level
 
     def _beyond(self, level: float, few: float, largest: int) -> Finding:
-        """Membership queries never got there: the ratio is a lower bound."""
+        """Membership queries never got there: the ratio is a lower bound, if they were asked as often."""
+        if largest < few:
+            words = f"{few:,.0f} gradient queries reach {_percent(level)}, {largest:,} membership queries do not"
+            return Finding(words, "open")
         words = f"more than {_times(largest / few)} fewer to reach {_percent(level)} ({few:,.0f}, and never)"
         verdict = _ratio_compared(largest / few, self.factor)
         return Finding(words, "open" if verdict == "short" else verdict)
