@@ -12,6 +12,7 @@ import relumine as rl
 from problems import two_layer
 from relumine import explain
 from relumine.console import FittingBar
+from relumine.reconstruct.matching_loss import matching
 from relumine.reconstruct.queries import Medoids
 
 FITTED = rl.Outcome.FITTED
@@ -74,6 +75,34 @@ def test_an_explanation_is_matched_by_the_same_explanation(shown):
     method = rl.GradientMatching(student(), 40, steps=400, learning_rate=5e-3, explanation=shown, watch=watch)
     assert method(oracle, rng=0).outcome is FITTED
     assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+def test_smoothgrad_is_compared_by_its_mean_without_the_students_own_noise():
+    """Of a student that is far from its target and noisy: the loss is the square of the mean error."""
+    shown, target, other = explain.SmoothGrad(sigma=2.0, samples=3), student()(7), student()(8)
+    oracle = explain.ExplainedOracle(target, shown, (12,), rng=0)
+    x = np.random.default_rng(0).standard_normal((5, 12))
+    answer = oracle(x, gradients=True)
+    task = matching(oracle.offer, x, answer, torch.zeros(()), explanation=shown, loss="gradient", weight=0.0)
+    many = explain.SmoothGrad(sigma=2.0, samples=100_000).maps(other, task.inputs, rng=1).maps.numpy()
+    wanted = np.square(many.reshape(answer.gradients.shape) - answer.gradients).sum() / 5 / task.scale
+    rng = np.random.default_rng(2)
+    found = [task.exact(other, torch.arange(5), rng).item() for _ in range(3000)]
+    error = np.std(found) / len(found) ** 0.5
+    assert abs(np.mean(found) - wanted) < 4 * error
+    assert error < 0.02 * wanted
+
+
+def test_batch_norms_do_not_learn_from_smoothgrads_noise():
+    def normed(seed: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.BatchNorm1d(12), *student()(seed))
+
+    shown = explain.SmoothGrad(sigma=20.0)
+    x = 50 + 5 * np.random.default_rng(0).standard_normal((300, 12))
+    oracle = explain.ExplainedOracle(student()(7), shown, (12,), rng=0)
+    result = rl.GradientMatching(normed, 300, source=x, steps=200, explanation=shown)(oracle, rng=0)
+    assert np.abs(result.clone.parameters["0.running_var"] ** 0.5 - 5).max() < 1
+    assert np.abs(result.clone.parameters["0.running_mean"] - 50).max() < 2
 
 
 def test_the_same_seed_gives_the_same_student():

@@ -98,6 +98,9 @@ class _Fit:
         share = self.step / self.schedule.steps
         # Then they stand still as in use: only so is an input's gradient its own, whatever else is in the batch.
         self._let_norms_learn(len(rows) >= _ENOUGH and share < UNTIL)
+        if self.task.explanation.gradients_per_map > 1:
+            # Norms learn from the inputs themselves, not from the points around them at which maps are made.
+            self._teach_norms(rows)
         with RoundCorners.at(share, self.schedule.rounding):
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -112,6 +115,12 @@ class _Fit:
         self.cosine.step()
         self.step += 1
         return told
+
+    def _teach_norms(self, rows: Tensor) -> None:
+        if any(norm.training for norm in self.norms):
+            with torch.no_grad():
+                self.student(self.task.inputs[rows])
+            self._let_norms_learn(False)
 
     def _let_norms_learn(self, learn: bool) -> None:
         for norm in self.norms:

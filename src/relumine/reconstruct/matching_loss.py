@@ -1,6 +1,6 @@
 """The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, for one backward pass."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relumine.explain.methods import Explanation, Gradient, Of, outputs
+from relumine.explain.methods import Explained, Explanation, Gradient, Of, SmoothGrad, outputs
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.reconstruct.matching_shown import Shown
 
@@ -95,15 +95,40 @@ class Matching:
         directions = coefficients @ self.chosen[rows]
         if self.kind == "centred":
             directions = directions - directions.mean(2, keepdim=True)
-        learning = torch.is_grad_enabled()
-        explained = self.explanation.maps(
-            student, self.inputs[rows], classes=directions, of=self.of, create_graph=learning, rng=rng
-        )
         wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
-        gap = self.shown.gap(explained.maps, wanted, self.scale)
+        compare = self._compared_by_two if isinstance(self.explanation, SmoothGrad) and self.linear else self._compared
+        gap, values = compare(student, self.inputs[rows], directions, wanted, rng)
         if self.loss == "gradient":
             return gap
-        return gap + self.weight * self._membership(explained.values, rows)
+        return gap + self.weight * self._membership(values, rows)
+
+    def _compared(
+        self, student: nn.Module, inputs: Tensor, directions: Tensor, wanted: Tensor, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """How far the student's maps are from those wanted, and its values."""
+        values, maps = self._explained(self.explanation, student, inputs, directions, rng)
+        return self.shown.gap(maps, wanted, self.scale), values
+
+    def _compared_by_two(
+        self, student: nn.Module, inputs: Tensor, directions: Tensor, wanted: Tensor, rng: np.random.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """The same for the mean of SmoothGrad's maps, from two gradients: the product of their errors.
+
+        The noise of both is independent, so the product's mean is the square of the mean error. The square of one
+        map's error has the student's own noise in it, and to punish that makes students flat.
+        """
+        assert isinstance(self.explanation, SmoothGrad)
+        once = replace(self.explanation, samples=1)
+        twice = torch.cat([inputs, inputs]), torch.cat([directions, directions])
+        values, maps = self._explained(once, student, *twice, rng)
+        one, other = (maps - torch.cat([wanted, wanted])).chunk(2)
+        return (one * other).sum() / (wanted.shape[0] * wanted.shape[1] * self.scale), values[: len(inputs)]
+
+    def _explained(
+        self, by: Explanation, student: nn.Module, inputs: Tensor, directions: Tensor, rng: np.random.Generator
+    ) -> Explained:
+        learning = torch.is_grad_enabled()
+        return by.maps(student, inputs, classes=directions, of=self.of, create_graph=learning, rng=rng)
 
     def _coefficients(self, count: int, rng: np.random.Generator) -> Tensor:
         """n×1×R: signs for linear explanations, else one map chosen at random; E‖c·D‖² = ‖D‖² for both."""

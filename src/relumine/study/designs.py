@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from relumine.errors import MisuseError
-from relumine.study.experiment import Access, Experiment, Loss, Match, Source, Student, Target
+from relumine.study.experiment import Access, Experiment, Loss, Source, Student, Target
 
 FigureName = Literal["main", "unknown-class", "gaussian", "access", "smoothgrad"]
 ScaleName = Literal["smoke", "laptop", "paper"]
@@ -48,8 +48,6 @@ class Plan:
     fitting:                    further settings of every student
     matching:                   further settings of students that match maps
     most_smoothgrad:            no more SmoothGrad queries than this, as one costs N·K backward passes
-    matched_by_smoothgrad:      up to so many SmoothGrad queries are compared with the student's own SmoothGrad, which
-                                costs N times as much as its plain gradient; beyond, with the latter
     """
 
     network: str
@@ -62,7 +60,6 @@ class Plan:
     fitting: Mapping[str, Any] = field(default_factory=dict)
     matching: Mapping[str, Any] = field(default_factory=dict)
     most_smoothgrad: int = 10_000
-    matched_by_smoothgrad: int = 100
 
     def settings(self, loss: Loss, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
@@ -130,14 +127,9 @@ class Panel:
             access=curve.access(self.data),
             source=self.source,
             loss=curve.loss,
-            match=self._match(curve, budget),
             seed=seed,
             settings=self.plan.settings(curve.loss, budget) | dict(curve.settings),
         )
-
-    def _match(self, curve: Curve, budget: int) -> Match:
-        plain = curve in (SMOOTHGRAD, FAR) and budget > self.plan.matched_by_smoothgrad
-        return "gradient" if plain else "shown"
 
     def experiments(self, curve: Curve) -> list[Experiment]:
         """All points of a curve."""
@@ -276,11 +268,11 @@ def _smoke() -> Scale:
     budgets = (1, 10, 100)
 
     def light(network: str) -> Plan:
-        return Plan(network, budgets, 2, {1: 200}, _RATE[network], training={"steps": 300}, matched_by_smoothgrad=10)
+        return Plan(network, budgets, 2, {1: 200}, _RATE[network], training={"steps": 300})
 
     def narrow(network: str) -> Plan:
         training = {"steps": 300, "learning_rate": 2e-3}
-        return Plan(network, budgets, 2, {1: 100}, 0.06, {"width": 8}, training, **_DEEP, matched_by_smoothgrad=1)
+        return Plan(network, budgets, 2, {1: 100}, 0.06, {"width": 8}, training, **_DEEP)
 
     plans = {(data, network): light(network) for data, network in _NETWORKS[:4]}
     plans |= {("cifar10", "vgg11"): narrow("vgg11"), ("cifar10", "resnet18"): narrow("resnet18_small")}
@@ -298,7 +290,7 @@ def _laptop() -> Scale:
         """Half as wide as in the literature, which is a quarter of the work."""
         return Plan(
             network,
-            budgets[1:],
+            budgets,
             1,
             {1: 600, 1000: 2000, 10_000: 3000},
             _RATE["vgg11"],
@@ -306,7 +298,6 @@ def _laptop() -> Scale:
             {"steps": steps, "learning_rate": 2e-3},
             **_DEEP,
             most_smoothgrad=1000,
-            matched_by_smoothgrad=0,
         )
 
     plans = {

@@ -45,7 +45,7 @@ def seconds(experiment: Experiment) -> float:
     if experiment.loss == "membership":
         return steps * step + experiment.budget * asked
     gradients = _gradients(experiment.access)
-    own = gradients if experiment.match == "shown" else 1
+    own = _own_gradients(experiment)
     backward = gradients * (_CLASSES if experiment.access.classes == "all" else 1)
     return steps * step * _MATCHING * own + experiment.budget * asked * (gradients + 2 * backward)
 
@@ -68,6 +68,13 @@ def memory(experiment: Experiment) -> float:
 
 def _gradients(access: Access) -> int:
     return (access.samples or 10) if access.explanation in ("smoothgrad", "integrated-gradients") else 1
+
+
+def _own_gradients(experiment: Experiment) -> int:
+    """Of a student, for one map: SmoothGrad's mean is compared by two."""
+    if experiment.match == "gradient":
+        return 1
+    return 2 if experiment.access.explanation == "smoothgrad" else _gradients(experiment.access)
 
 
 def note(experiments: Sequence[Experiment], targets: Sequence[Target], workers: int) -> str:
