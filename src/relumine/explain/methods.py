@@ -200,14 +200,17 @@ class SmoothGrad(_Averaged):
         """N."""
         return self.samples
 
-    def _points(self, inputs: "Tensor", rng: int | np.random.Generator | None) -> tuple["Tensor", "Tensor"]:
+    def points_around(self, inputs: "Tensor", count: int, rng: int | np.random.Generator | None) -> "Tensor":
+        """So many points x + z for each input, n×count×shape."""
         import torch
 
-        shape = (len(inputs), self.samples, *inputs.shape[1:])
+        shape = (len(inputs), count, *inputs.shape[1:])
         # Drawn input by input: asking in one batch or in several uses the same noise for the same input.
         noise = np.random.default_rng(rng).standard_normal(shape, dtype=np.float32)
-        shifted = inputs.unsqueeze(1) + self.sigma * torch.from_numpy(noise).to(inputs)
-        return shifted, inputs.new_full((self.samples,), 1 / self.samples)
+        return inputs.unsqueeze(1) + self.sigma * torch.from_numpy(noise).to(inputs)
+
+    def _points(self, inputs: "Tensor", rng: int | np.random.Generator | None) -> tuple["Tensor", "Tensor"]:
+        return self.points_around(inputs, self.samples, rng), inputs.new_full((self.samples,), 1 / self.samples)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, for one backward pass."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -118,11 +118,11 @@ class Matching:
         map's error has the student's own noise in it, and to punish that makes students flat.
         """
         assert isinstance(self.explanation, SmoothGrad)
-        once = replace(self.explanation, samples=1)
-        twice = torch.cat([inputs, inputs]), torch.cat([directions, directions])
-        values, maps = self._explained(once, student, *twice, rng)
-        one, other = (maps - torch.cat([wanted, wanted])).chunk(2)
-        return (one * other).sum() / (wanted.shape[0] * wanted.shape[1] * self.scale), values[: len(inputs)]
+        points = self.explanation.points_around(inputs, 2, rng).flatten(0, 1)
+        maps = self._explained(Gradient(), student, points, directions.repeat_interleave(2, 0), rng).maps
+        one, other = (maps.view(len(inputs), 2, *maps.shape[1:]) - wanted.unsqueeze(1)).unbind(1)
+        gap = (one * other).sum() / (wanted.shape[0] * wanted.shape[1] * self.scale)
+        return gap, outputs(student, inputs, self.of)
 
     def _explained(
         self, by: Explanation, student: nn.Module, inputs: Tensor, directions: Tensor, rng: np.random.Generator
