@@ -56,6 +56,17 @@ def test_every_kind_of_answer_can_be_matched(gradients, values):
         assert np.allclose(result.predict(x).sum(axis=1), 1, atol=1e-5)
 
 
+def test_gradients_of_saturated_probabilities_do_not_lead_away_from_what_values_tell():
+    joint, values = [], []
+    for seed in range(3):
+        problem = two_layer(12, 9, 3, seed=seed, values="probabilities")
+        steep = problem.changed(W=10 * problem.W, c=10 * problem.c)
+        joint.append(agreement(rl.GradientMatching(student(), 60, steps=400)(steep.oracle, rng=seed), steep))
+        alone = rl.GradientMatching(student(), 60, steps=400, loss="membership")
+        values.append(agreement(alone(steep.oracle, rng=seed), steep))
+    assert np.mean(joint) > np.mean(values) + 0.02
+
+
 def test_a_regressor_is_matched_by_squared_error():
     problem = two_layer(12, 9, 1, seed=2)
     result = rl.GradientMatching(student(outputs=1), 60, steps=600, learning_rate=5e-3)(problem.oracle, rng=0)

@@ -24,7 +24,8 @@ Loss = Literal["joint", "gradient", "membership"]
 
 # Fewer held-out answers than this judge nothing.
 _FEWEST_HELD_OUT = 5
-_WEIGHT, _WEIGHT_WITHOUT_SIGNS = 0.1, 10.0
+# λ where maps tell signs, sizes and scale, and where values have to find them.
+_WEIGHT, _WEIGHT_OF_VALUES_FIRST = 0.1, 10.0
 _LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "rounding": 0}
 
 
@@ -49,9 +50,10 @@ class GradientMatching:
     queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
     source:        "gaussian", an array of inputs to draw from, or a Source such as Medoids(pool)
     loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
-    weight:        λ; if None 0.1, or 10 where maps have lost signs or scale and values have to find them. ℓ_G is
-                   divided by the mean square of one answered gradient, ℓ_M by the variance of the answered values
-                   where these are logits or real, so that λ means the same for every target
+    weight:        λ; if None 0.1, or 10 where maps have lost signs or scale, or are of probabilities, which are flat
+                   nearly everywhere: values have to find the way then. ℓ_G is divided by the mean square of one
+                   answered gradient, ℓ_M by the variance of the answered values where these are logits or real, so
+                   that λ means the same for every target
     logits_by:     how ℓ_M compares logits: "squared" error, or "cross-entropy" as in the paper, which throws away what
                    they say beyond probabilities
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
@@ -148,7 +150,7 @@ class GradientMatching:
             explanation=self.explanation,
             shown=self.shown,
             loss=self.loss,
-            weight=self._weight(),
+            weight=self._weight(offer),
             squared=self.logits_by == "squared",
         )
         schedule = Schedule(
@@ -172,11 +174,13 @@ class GradientMatching:
         )
         return Reconstruction(clone, Outcome.FITTED, spent, evidence, repr(self))
 
-    def _weight(self) -> float:
+    def _weight(self, offer: Offer) -> float:
         if self.weight is not None:
             return self.weight
-        known = self.explanation is None or self.explanation.linear
-        return _WEIGHT if known and not (self.shown and self.shown.partial) else _WEIGHT_WITHOUT_SIGNS
+        told = self.explanation is None or self.explanation.linear
+        partial = self.shown is not None and self.shown.partial
+        flat = (offer.explained or offer.values) == "probabilities"
+        return _WEIGHT if told and not partial and not flat else _WEIGHT_OF_VALUES_FIRST
 
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""
