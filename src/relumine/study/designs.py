@@ -43,6 +43,7 @@ class Plan:
 
     network, options, training: what the zoo is told
     budgets, seeds:             for each of both a student is trained
+    bends:                      further budgets in the main figure, where its curves bend
     steps:                      of a student's training, from so many queries on
     learning_rate:              of a student's training, for a layer of one input
     fitting:                    further settings of every student
@@ -60,6 +61,7 @@ class Plan:
     fitting: Mapping[str, Any] = field(default_factory=dict)
     matching: Mapping[str, Any] = field(default_factory=dict)
     most_smoothgrad: int = 10_000
+    bends: tuple[int, ...] = ()
 
     def settings(self, loss: Loss, budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
@@ -210,7 +212,7 @@ SALIENCY = (("mnist", "conv"), ("cifar10", "vgg11"), ("cifar10", "resnet18"))
 def figure(name: FigureName, scale: Scale) -> Figure:
     """A figure at a scale. "smoothgrad" has no students: its maps are drawn of ``SALIENCY``."""
     if name == "main":
-        panels = tuple(_panel(scale, data, network) for data, network in _NETWORKS)
+        panels = tuple(_with_bends(_panel(scale, data, network)) for data, network in _NETWORKS)
         return Figure(name, "Gradient queries versus membership queries", panels, _MAIN)
     if name == "unknown-class":
         panels = tuple(_panel(scale, data, target, student) for data, target, student in _PAIRS)
@@ -243,6 +245,11 @@ def _panel(scale: Scale, data: str, target: str, student: str | None = None, sou
     name = f"{data} {target}" if student is None else f"{data} {target} by {student}"
     learner = Student(plan.network, plan.options)
     return Panel(name, scale.title(data, target) + by, data, scale.target(data, target), learner, plan, source)
+
+
+def _with_bends(panel: Panel) -> Panel:
+    budgets = tuple(sorted({*panel.plan.budgets, *panel.plan.bends}))
+    return replace(panel, plan=replace(panel.plan, budgets=budgets))
 
 
 # Students' learning rates: a linear student has no corners to stumble over.
@@ -300,10 +307,13 @@ def _laptop() -> Scale:
             most_smoothgrad=1000,
         )
 
+    def light(network: str, steps: int) -> Plan:
+        return Plan(network, budgets, 3, {1: steps, 1000: 3000}, _RATE[network], bends=(3, 30, 300))
+
     plans = {
-        ("mnist", "linear"): Plan("linear", budgets, 3, {1: 800, 1000: 3000}, _RATE["linear"]),
-        ("mnist", "two_layer"): Plan("two_layer", budgets, 3, {1: 1600, 1000: 3000}, _RATE["two_layer"]),
-        ("mnist", "conv"): Plan("conv", budgets, 3, {1: 800, 1000: 3000}, _RATE["conv"]),
+        ("mnist", "linear"): light("linear", 800),
+        ("mnist", "two_layer"): light("two_layer", 1600),
+        ("mnist", "conv"): light("conv", 800),
     }
     plans["cifar10", "conv"] = Plan("conv", budgets, 3, {1: 600, 1000: 1500}, _RATE["conv"], **_CIFAR_CONV)
     plans |= {("cifar10", "vgg11"): heavy("vgg11", 3000), ("cifar10", "resnet18"): heavy("resnet18_small", 2400)}
