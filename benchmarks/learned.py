@@ -3,13 +3,15 @@
 python benchmarks/learned.py steps           a step of gradient matching against a plain step and the naive one
 python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
 python benchmarks/learned.py settings        λ, learning rate and round corners, judged by answers that were held out
+python benchmarks/learned.py deep            optimiser, λ and rate for deep students, judged likewise
 python benchmarks/learned.py classes         λ for students of another class, judged likewise
-python benchmarks/learned.py smoothing       what SmoothGrad's noise costs students of CIFAR10's conv net
+python benchmarks/learned.py smoothing       what SmoothGrad's noise costs students of CIFAR10's networks
+python benchmarks/learned.py alike           how alike SmoothGrad's maps of different images are
 python benchmarks/learned.py unseen          units of conv nets that images switch on and Gaussian inputs never
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
 Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings``,
-``classes`` and ``smoothing`` that are there are not run again.
+``deep``, ``classes`` and ``smoothing`` that are there are not run again.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, stdev
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,7 +37,7 @@ from relumine import explain, zoo
 from relumine.oracle.base import Offer
 from relumine.reconstruct.matching_fit import Schedule, _Fit
 from relumine.reconstruct.matching_loss import matching
-from relumine.study import Access, Experiment, LocalProcesses, RunStore, Student, Target, run_study
+from relumine.study import Access, Experiment, LocalProcesses, Row, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, figure, scale_named
 from relumine.study.trial import material, run_experiment, target_module
 
@@ -60,7 +63,41 @@ SETTINGS = (
     {"rounding": 0.5},
     {"logits_by": "cross-entropy"},
 )
-SETTINGS_SEEDS = 3
+DEEP_SETTINGS = ({}, {"optimiser": "adam"}, {"weight": 0.3}, {"weight": 10.0}, {"learning_rate": 0.12})
+
+
+class Judged(NamedTuple):
+    """Students whose settings are judged: of which target, asked how, fitted how if nothing is changed."""
+
+    name: str
+    target: Target
+    source: str
+    queries: int
+    fitting: dict[str, object]
+    changes: tuple[dict[str, object], ...]
+    seeds: int
+
+
+_CONV, _TWO_LAYER = Target("conv", "mnist"), Target("two_layer", "mnist")
+_CIFAR_CONV = scale_named("laptop").target("cifar10", "conv")
+_VGG11 = Target("vgg11", "cifar10", options={"width": 16})
+JUDGED = (
+    Judged("MNIST conv, 10 of pool", _CONV, "pool", 10, {"steps": 800}, SETTINGS, 3),
+    Judged("MNIST conv, 10 gaussian", _CONV, "gaussian", 10, {"steps": 800}, SETTINGS, 3),
+    Judged("MNIST 2-layer, 10 of pool", _TWO_LAYER, "pool", 10, {"steps": 800}, SETTINGS, 3),
+    Judged("CIFAR10 conv, 100 of pool", _CIFAR_CONV, "pool", 100, {"steps": 600}, SETTINGS, 1),
+)
+DEEP = (
+    Judged(
+        "VGG11, 1,000 of pool",
+        _VGG11,
+        "pool",
+        1000,
+        {"steps": 1000, "batch": 16, "optimiser": "muon", "weight": 1.0},
+        DEEP_SETTINGS,
+        1,
+    ),
+)
 HELD_OUT = 1000
 
 # Target, student and steps for each number of queries, as the experiments have them.
@@ -71,6 +108,9 @@ WEIGHTS = (0.1, 1.0, 10.0)
 
 # SmoothGrad's σ in units of σ_D; 0 stands for raw gradients.
 SIGMAS = (0.0, 0.1, 0.3, 1.0)
+SMOOTHED = ("conv", "vgg11", "resnet18")
+MAIN = Path(__file__).parents[1] / "results" / "main.jsonl"
+IMAGES, MAP_SAMPLES = 100, 30
 INPUTS = 1000
 
 
@@ -176,21 +216,28 @@ def queries() -> None:
 
 
 def settings() -> None:
-    """Students of ten answers, one setting changed at a time, judged by the target's answers at other images."""
-    split = zoo.dataset("mnist").split(seed=0)
-    path = RESULTS / "learned_settings.jsonl"
+    """Students of shallow networks, one setting changed at a time, judged by the target's answers at other images."""
+    _judge(JUDGED, RESULTS / "learned_settings.jsonl")
+
+
+def deep() -> None:
+    """The same of a deep network."""
+    _judge(DEEP, RESULTS / "learned_deep.jsonl")
+
+
+def _judge(students: Iterable[Judged], path: Path) -> None:
     rows = _read(path.name) if path.exists() else []
-    done = {(row["network"], row["source"], json.dumps(row["settings"]), row["seed"]) for row in rows}
-    for name, source in (("conv", "pool"), ("conv", "gaussian"), ("two_layer", "pool")):
-        target = zoo.trained(name, split).module
-        oracle = explain.ExplainedOracle(target, explain.Gradient(), split.shape)
-        for seed, changed in itertools.product(range(SETTINGS_SEEDS), SETTINGS):
-            if (name, source, json.dumps(changed), seed) in done:
+    done = {(row["of"], json.dumps(row["settings"]), row["seed"]) for row in rows}
+    for of in students:
+        split = material(of.target.data, of.target.standardise).split
+        oracle = explain.ExplainedOracle(target_module(of.target), explain.Gradient(), split.shape)
+        queries = split.pool[:5000] if of.source == "pool" else of.source
+        make = functools.partial(zoo.network, of.target.network, split.shape, 10, **of.target.options)
+        for seed, changed in itertools.product(range(of.seeds), of.changes):
+            if (of.name, json.dumps(changed), seed) in done:
                 continue
-            queries = split.pool[:5000] if source == "pool" else source
-            make = functools.partial(zoo.network, name, split.shape, 10)
-            result = rl.GradientMatching(make, 10, source=queries, **{"steps": 800} | changed)(oracle, rng=seed)
-            row = {"network": name, "source": source, "settings": changed, "seed": seed}
+            result = rl.GradientMatching(make, of.queries, source=queries, **of.fitting | changed)(oracle, rng=seed)
+            row = {"of": of.name, "settings": changed, "seed": seed}
             row |= {"gap": _gap(result, oracle, split.pool[-HELD_OUT:]), **_where()}
             print(json.dumps(row), flush=True)
             rows.append(row)
@@ -218,20 +265,58 @@ def classes() -> None:
 
 
 def smoothing() -> None:
-    """Students of 100 SmoothGrad maps (N = 10), compared with their plain gradients."""
-    panel = next(panel for panel in figure("main", scale_named("laptop")).panels if panel.name == "cifar10 conv")
-    plain = panel.experiment(GRADIENT, 100, 0)
+    """Students of 100 SmoothGrad maps (N = 10); those of the figures' own σ are in its rows."""
+    panels = {panel.name: panel for panel in figure("main", scale_named("laptop")).panels}
+    known = {row.experiment.key: row for row in map(Row.from_json, MAIN.read_text("utf-8").splitlines())}
     path = RESULTS / "learned_smoothing.jsonl"
     rows = _read(path.name) if path.exists() else []
-    for sigma in SIGMAS:
-        if sigma in {row["sigma"] for row in rows}:
+    done = {(row["network"], row["sigma"]) for row in rows}
+    for sigma, network in itertools.product(SIGMAS, SMOOTHED):
+        if (network, sigma) in done:
             continue
         access = Access("smoothgrad", sigma=sigma, samples=10) if sigma else Access()
-        measures = run_experiment(replace(plain, access=access, match="gradient")).measures
-        row = {"sigma": sigma, "accuracy": measures.test_accuracy, "agreement": measures.agreement, **_where()}
+        experiment = replace(panels[f"cifar10 {network}"].experiment(GRADIENT, 100, 0), access=access)
+        measures = (known.get(experiment.key) or run_experiment(experiment)).measures
+        row = {"network": network, "sigma": sigma, "accuracy": measures.test_accuracy}
+        row |= {"agreement": measures.agreement, **_where()}
         print(json.dumps(row), flush=True)
         rows.append(row)
         _write(path, rows)
+
+
+def alike() -> None:
+    """Of maps of many images, which share is common to all, and how many directions they have.
+
+    Both from the products of two independent maps of each image, in whose mean SmoothGrad's own noise is not.
+    """
+    scale = scale_named("laptop")
+    rows = []
+    for data, network in (("mnist", "conv"), *(("cifar10", network) for network in SMOOTHED)):
+        target = scale.target(data, network)
+        split, deviation = material(target.data, target.standardise)
+        module = target_module(target)
+        images = torch.from_numpy(split.pool[:IMAGES].reshape(-1, *split.shape)).float()
+        for sigma in SIGMAS:
+            by = explain.SmoothGrad(sigma * deviation, MAP_SAMPLES) if sigma else explain.Gradient()
+            one, other = (_one_map_each(by, module, images, seed) for seed in (0, 1))
+            products = one @ other.T
+            products = (products + products.T) / 2
+            common = (products.sum() - products.trace()) / (IMAGES * (IMAGES - 1)) / (products.trace() / IMAGES)
+            rank = products.trace() ** 2 / np.square(products).sum()
+            row = {"data": data, "network": network, "sigma": sigma, "images": IMAGES, "samples": MAP_SAMPLES}
+            rows.append(row | {"common": common, "rank": rank, **_where()})
+            print(json.dumps(rows[-1]), flush=True)
+    _write(RESULTS / "learned_alike.jsonl", rows)
+
+
+def _one_map_each(by: explain.Explanation, module: nn.Module, images: torch.Tensor, seed: int) -> np.ndarray:
+    """The map of one random combination of outputs, the same for all images."""
+    direction = torch.randn(1, 1, 10, generator=torch.Generator().manual_seed(0))
+    rng = np.random.default_rng(seed)
+    parts = [
+        by.maps(module, part, classes=direction.expand(len(part), 1, 10), rng=rng).maps for part in images.split(10)
+    ]
+    return torch.cat(parts).flatten(1).double().numpy()
 
 
 def unseen() -> None:
@@ -276,8 +361,10 @@ def table() -> None:
         "steps": _steps_table,
         "queries": _queries_table,
         "settings": _settings_table,
+        "deep": _deep_table,
         "classes": _classes_table,
         "smoothing": _smoothing_table,
+        "alike": _alike_table,
         "unseen": _unseen_table,
     }
     for name, lines in tables.items():
@@ -313,15 +400,20 @@ def _queries_table() -> Iterable[str]:
 
 
 def _settings_table() -> Iterable[str]:
-    rows = _read("learned_settings.jsonl")
-    columns = list(dict.fromkeys((row["network"], row["source"]) for row in rows))
-    yield "| changed | " + " | ".join(f"{network}, {source}" for network, source in columns) + " |"
-    yield "|---|" + "---|" * len(columns)
-    for changed in SETTINGS:
-        cells = []
-        for network, source in columns:
-            some = [r["gap"] for r in rows if (r["network"], r["source"], r["settings"]) == (network, source, changed)]
-            cells.append(f"{fmean(some):.3f} ({len(some)})" if some else "–")
+    return _judged_table(JUDGED, SETTINGS, "learned_settings.jsonl")
+
+
+def _deep_table() -> Iterable[str]:
+    return _judged_table(DEEP, DEEP_SETTINGS, "learned_deep.jsonl")
+
+
+def _judged_table(students: tuple[Judged, ...], changes: Iterable[dict[str, object]], name: str) -> Iterable[str]:
+    rows = _read(name)
+    yield "| changed | " + " | ".join(of.name for of in students) + " |"
+    yield "|---|" + "---|" * len(students)
+    for changed in changes:
+        found = [[r["gap"] for r in rows if (r["of"], r["settings"]) == (of.name, changed)] for of in students]
+        cells = [f"{fmean(some):.3f} ({len(some)})" if some else "–" for some in found]
         name = ", ".join(f"{key} = {value}" for key, value in changed.items()) or "nothing"
         yield f"| {name} | " + " | ".join(cells) + " |"
 
@@ -337,11 +429,22 @@ def _classes_table() -> Iterable[str]:
 
 
 def _smoothing_table() -> Iterable[str]:
-    rows = sorted(_read("learned_smoothing.jsonl"), key=lambda row: row["sigma"])
-    yield "| σ/σ_D | " + " | ".join(f"{row['sigma']:g}" for row in rows) + " |"
-    yield "|---|" + "---|" * len(rows)
-    yield "| test accuracy | " + " | ".join(f"{100 * row['accuracy']:.1f} %" for row in rows) + " |"
-    yield "| agreement | " + " | ".join(f"{100 * row['agreement']:.1f} %" for row in rows) + " |"
+    found = {(row["network"], row["sigma"]): row for row in _read("learned_smoothing.jsonl")}
+    yield "| CIFAR10, σ/σ_D | " + " | ".join(f"{sigma:g}" for sigma in SIGMAS) + " |"
+    yield "|---|" + "---|" * len(SIGMAS)
+    for network, kind in itertools.product(SMOOTHED, ("accuracy", "agreement")):
+        cells = [f"{100 * row[kind]:.1f} %" if (row := found.get((network, sigma))) else "–" for sigma in SIGMAS]
+        yield f"| {network}, {kind} | " + " | ".join(cells) + " |"
+
+
+def _alike_table() -> Iterable[str]:
+    rows = _read("learned_alike.jsonl")
+    yield "| network | " + " | ".join(f"σ/σ_D = {sigma:g}" for sigma in SIGMAS) + " |"
+    yield "|---|" + "---|" * len(SIGMAS)
+    for data, network in dict.fromkeys((row["data"], row["network"]) for row in rows):
+        here = {row["sigma"]: row for row in rows if (row["data"], row["network"]) == (data, network)}
+        cells = [f"{100 * here[sigma]['common']:.0f} %, {here[sigma]['rank']:.1f}" for sigma in SIGMAS]
+        yield f"| {data} {network} | " + " | ".join(cells) + " |"
 
 
 def _unseen_table() -> Iterable[str]:
@@ -371,7 +474,7 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {part.__name__: part for part in (steps, queries, settings, classes, smoothing, unseen)}
+    parts = {part.__name__: part for part in (steps, queries, settings, deep, classes, smoothing, alike, unseen)}
     parser.add_argument("part", nargs="?", choices=list(parts))
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()

@@ -98,7 +98,7 @@ class _Fit:
         share = self.step / self.schedule.steps
         # Then they stand still as in use: only so is an input's gradient its own, whatever else is in the batch.
         self._let_norms_learn(len(rows) >= _ENOUGH and share < UNTIL)
-        if self.task.explanation.gradients_per_map > 1:
+        if self.task.maps is not None and self.task.explanation.gradients_per_map > 1:
             # Norms learn from the inputs themselves, not from the points around them at which maps are made.
             self._teach_norms(rows)
         with RoundCorners.at(share, self.schedule.rounding):
