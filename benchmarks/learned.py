@@ -106,8 +106,8 @@ PAIRS_STEPS = {"conv": {10: 800, 1000: 3000}, "two_layer": {10: 1600, 1000: 3000
 PAIRS_RATE = {"conv": 0.06, "two_layer": 0.06, "linear": 0.3}
 WEIGHTS = (0.1, 1.0, 10.0)
 
-# SmoothGrad's σ in units of σ_D; 0 stands for raw gradients.
-SIGMAS = (0.0, 0.1, 0.3, 1.0)
+# SmoothGrad's σ in units of σ_D; 0 stands for raw gradients. Students of the first two are in the figures' rows.
+SIGMAS = (0.0, 1.0, 0.1, 0.3)
 SMOOTHED = ("conv", "vgg11", "resnet18")
 MAIN = Path(__file__).parents[1] / "results" / "main.jsonl"
 IMAGES, MAP_SAMPLES = 100, 30
@@ -430,20 +430,22 @@ def _classes_table() -> Iterable[str]:
 
 def _smoothing_table() -> Iterable[str]:
     found = {(row["network"], row["sigma"]): row for row in _read("learned_smoothing.jsonl")}
-    yield "| CIFAR10, σ/σ_D | " + " | ".join(f"{sigma:g}" for sigma in SIGMAS) + " |"
-    yield "|---|" + "---|" * len(SIGMAS)
+    sigmas = sorted(SIGMAS)
+    yield "| CIFAR10, σ/σ_D | " + " | ".join(f"{sigma:g}" for sigma in sigmas) + " |"
+    yield "|---|" + "---|" * len(sigmas)
     for network, kind in itertools.product(SMOOTHED, ("accuracy", "agreement")):
-        cells = [f"{100 * row[kind]:.1f} %" if (row := found.get((network, sigma))) else "–" for sigma in SIGMAS]
-        yield f"| {network}, {kind} | " + " | ".join(cells) + " |"
+        rows = [found.get((network, sigma)) for sigma in sigmas]
+        yield f"| {network}, {kind} | " + " | ".join(f"{100 * row[kind]:.1f} %" if row else "–" for row in rows) + " |"
 
 
 def _alike_table() -> Iterable[str]:
     rows = _read("learned_alike.jsonl")
-    yield "| network | " + " | ".join(f"σ/σ_D = {sigma:g}" for sigma in SIGMAS) + " |"
-    yield "|---|" + "---|" * len(SIGMAS)
+    sigmas = sorted(SIGMAS)
+    yield "| network | " + " | ".join(f"σ/σ_D = {sigma:g}" for sigma in sigmas) + " |"
+    yield "|---|" + "---|" * len(sigmas)
     for data, network in dict.fromkeys((row["data"], row["network"]) for row in rows):
         here = {row["sigma"]: row for row in rows if (row["data"], row["network"]) == (data, network)}
-        cells = [f"{100 * here[sigma]['common']:.0f} %, {here[sigma]['rank']:.1f}" for sigma in SIGMAS]
+        cells = [f"{100 * here[sigma]['common']:.0f} %, {here[sigma]['rank']:.1f}" for sigma in sigmas]
         yield f"| {data} {network} | " + " | ".join(cells) + " |"
 
 

@@ -96,7 +96,8 @@ def test_a_failed_row_leaves_a_gap():
     results = invented("main", lambda e: 0.5)
     panel = results.panel("mnist conv")
     rows = [replace(row, measures=None) if row.experiment.budget == 10 else row for row in results.rows]
-    assert [p.budget for p in Results(results.figure, rows).points(panel, GRADIENT)] == [1, 3, 30, 100, 300, 1000, 10_000]
+    points = Results(results.figure, rows).points(panel, GRADIENT)
+    assert [point.budget for point in points] == [1, 3, 30, 100, 300, 1000, 10_000]
 
 
 @pytest.mark.parametrize(
