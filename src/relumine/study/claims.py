@@ -16,6 +16,8 @@ Verdict = Literal["better", "same", "short", "open"]
 _HALF_A_DECADE = sqrt(10)
 # Accuracies are the same within a point.
 _POINT = 0.01
+# A student is as good as its target within this.
+_HALF_A_POINT = 0.005
 # Where the paper names no accuracy, "reconstructed" is taken to mean this share of the target's.
 _RECONSTRUCTED = 0.95
 
@@ -51,11 +53,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class AsGoodAsTarget:
-    """The student has the target's accuracy, within ``points``, after ``budget`` gradient queries."""
+    """The student has the target's accuracy, within half a point, after ``budget`` gradient queries."""
 
     panel: str
     budget: int
-    points: float = 0.005
 
     def __call__(self, results: Results) -> Finding:
         panel = results.panel(self.panel)
@@ -63,7 +64,7 @@ class AsGoodAsTarget:
         if point is None or target is None:
             return NOTHING
         words = f"{_percent(point.mean)} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
-        return Finding(words, "same" if point.mean >= target - self.points else "short")
+        return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short")
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,13 @@ class TimesFewer:
     """Gradient queries needed are ``factor`` times fewer than membership queries.
 
     level: to reach this accuracy; "target": 95 % of the target's accuracy, or what gradient queries reach if that is
-    less; "first": what the smallest budget of gradient queries reaches; "both": the highest that both kinds reach.
+    less; "original": the target's own accuracy, within half a point; "first": what the smallest budget of gradient
+    queries reaches; "both": the highest that both kinds reach.
     """
 
     panel: str
     factor: float
-    level: float | Literal["target", "first", "both"] = "target"
+    level: float | Literal["target", "original", "first", "both"] = "target"
 
     def __call__(self, results: Results) -> Finding:
         panel = results.panel(self.panel)
@@ -118,6 +120,8 @@ class TimesFewer:
             return min(max(point.mean for point in points) for points in (gradient, membership))
         if self.level == "target":
             return reconstructed_level(results, panel, gradient)
+        if self.level == "original":
+            return (results.target_accuracy(panel) or 1.0) - _HALF_A_POINT
         return self.level
 
     def _beyond(self, level: float, few: float, largest: int) -> Finding:
@@ -224,7 +228,19 @@ def _queries(budget: int, curve: Curve) -> str:
 
 CLAIMS: tuple[Claim, ...] = (
     Claim("main", "MNIST 1-layer", "one gradient query gives the target's accuracy", AsGoodAsTarget("mnist linear", 1)),
-    Claim("main", "MNIST 1-layer", "1000× fewer queries", TimesFewer("mnist linear", 1000)),
+    Claim(
+        "main",
+        "MNIST 1-layer",
+        "1000× fewer queries, to be as good as the target",
+        TimesFewer("mnist linear", 1000, "original"),
+    ),
+    Claim(
+        "main",
+        "MNIST 1-layer",
+        "1000× fewer queries, to 95 % of the target's accuracy",
+        TimesFewer("mnist linear", 1000),
+        "the paper counts until a student is as good as the target; values alone come within 5 % of that much earlier",
+    ),
     Claim("main", "MNIST 2-layer", "100× fewer queries", TimesFewer("mnist two_layer", 100)),
     Claim("main", "MNIST conv", "95 % with 10 gradient queries", AccuracyAt("mnist conv", GRADIENT, 10, 0.95)),
     Claim("main", "MNIST conv", "95 % with 1,000 membership", AccuracyAt("mnist conv", MEMBERSHIP, 1000, 0.95)),
