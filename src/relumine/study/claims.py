@@ -268,7 +268,7 @@ CLAIMS: tuple[Claim, ...] = (
         NoDifference("cifar10"),
         "at σ_D maps hardly depend on the image: half of each is common to all, and those of 100 images have three "
         "directions, where raw gradients have more than fifty; a tenth of that noise leaves forty and more, and "
-        "makes practically no difference (tables in docs/learned.md)",
+        "costs the three networks nothing on average (tables in docs/learned.md)",
     ),
     Claim(
         "unknown-class", "MNIST 1-layer by 2-layer", "100× fewer queries", TimesFewer("mnist linear by two_layer", 100)
