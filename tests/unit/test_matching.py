@@ -29,6 +29,14 @@ def student(inputs: int = 12, outputs: int = 3, hidden: int = 24):
     return make
 
 
+class Fragile(torch.nn.Sequential):
+    """No number comes out once a weight is large."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        broken = max(float(parameter.detach().abs().max()) for parameter in self.parameters()) > 2
+        return super().forward(inputs) * (torch.nan if broken else 1.0)
+
+
 def agreement(result: rl.Reconstruction, problem, n: int = 2000) -> float:
     x = np.random.default_rng(99).standard_normal((n, problem.A.shape[1]))
     return float((result.predict(x).argmax(1) == problem.predict(x).argmax(1)).mean())
@@ -143,6 +151,30 @@ def test_an_interrupted_fitting_goes_on_to_the_same_student(tmp_path, optimiser)
     assert np.array_equal(whole.predict(x), resumed.predict(x))
     with pytest.raises(rl.MisuseError, match="another fitting"):
         rl.GradientMatching(student(), 61, **kept)(problem.oracle, rng=0)
+
+
+def test_a_fitting_that_diverges_begins_anew_and_slower(tmp_path):
+    problem = two_layer(12, 9, 3, seed=0)
+    fragile = {"learning_rate": 2.0, "steps": 400, "batch": 8}
+    steps: list[int] = []
+
+    def stop(fitting) -> None:
+        steps.append(fitting.step)
+        if len(steps) == 12:
+            raise KeyboardInterrupt
+
+    def make(seed: int) -> torch.nn.Module:
+        return Fragile(*student()(seed))
+
+    result = rl.GradientMatching(make, 60, **fragile)(problem.oracle, rng=0)
+    assert agreement(result, problem) > 0.8
+    with pytest.raises(KeyboardInterrupt):
+        rl.GradientMatching(make, 60, watch=stop, checkpoint=tmp_path / "fit", **fragile)(problem.oracle, rng=0)
+    resumed = rl.GradientMatching(make, 60, checkpoint=tmp_path / "fit", **fragile)(problem.oracle, rng=0)
+    x = np.random.default_rng(0).standard_normal((10, 12))
+    assert np.array_equal(result.predict(x), resumed.predict(x))
+    with pytest.raises(rl.MisuseError, match=r"diverged at step \d+, with a learning rate of 6.2e\+04 too"):
+        rl.GradientMatching(make, 60, **fragile | {"learning_rate": 1e6})(problem.oracle, rng=0)
 
 
 @pytest.mark.parametrize("loss", ["joint", "membership"])

@@ -45,7 +45,7 @@ _AGAIN = 10
 _HIDDEN = {100: 128, 10**9: 256}
 _STEPS = {100: 200, 10**9: 600}
 _BATCH = 64
-_RATES = (0.12, 0.03, 0.008)
+_RATE = 0.12
 _SMALLEST_IMAGE = 12
 _NUMBERS = ("real", "logits", "probabilities")
 
@@ -284,23 +284,17 @@ def _student_of(
     def student(seed: int) -> "torch.nn.Module":
         return _fresh(offer, at.shape, seed, images=images)
 
-    for rate in _RATES:
-        method = GradientMatching(
-            student,
-            len(asked.rows),
-            loss=loss,
-            explanation=explanation,
-            shown=known.shown(),
-            steps=_up_to(_STEPS, offer),
-            batch=_BATCH,
-            learning_rate=rate,
-        )
-        try:
-            return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
-        except MisuseError:  # it diverged: answers of unusual size
-            if rate == _RATES[-1]:
-                raise
-    raise AssertionError("there are rates")
+    method = GradientMatching(
+        student,
+        len(asked.rows),
+        loss=loss,
+        explanation=explanation,
+        shown=known.shown(),
+        steps=_up_to(_STEPS, offer),
+        batch=_BATCH,
+        learning_rate=_RATE,
+    )
+    return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
 
 
 def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:

@@ -60,7 +60,7 @@ class GradientMatching:
                    None takes them for gradients
     shown:         what is left of the answers behind a defence, if not all of them: the same is compared of the student
     steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
-                   inputs learns at learning_rate/√n
+                   inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, twice at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
                    deep students
     rounding:      half the width of the ReLUs' round corners at first, in root mean squares of what enters them;

@@ -27,6 +27,8 @@ _ENOUGH = 8
 _CALIBRATING, _AT_ONCE = 512, 128
 # More held-out answers than this are compared by one random combination of their maps each.
 _JUDGED_BY_ALL = 128
+# A fitting that diverges begins anew at a fraction of the rate, until it has been tried so often.
+_SLOWER, _ATTEMPTS = 4, 3
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,11 @@ def fit(
         run.resume(checkpoint)
     every = max(1, schedule.steps // _LOOKS)
     while run.step < schedule.steps:
-        loss = run.train_step()
+        try:
+            loss = run.train_step()
+        except _DivergedError:
+            run.begin_slower()
+            continue
         if run.step % every and run.step < schedule.steps:
             continue
         watch(run.step, loss, run.look())
@@ -67,6 +73,10 @@ def fit(
             run.save(checkpoint)
     run.restore_best()
     return run.least
+
+
+class _DivergedError(Exception):
+    """The loss, or a step, is no number any more."""
 
 
 class _Fit:
@@ -77,16 +87,23 @@ class _Fit:
     ) -> None:
         self.student, self.task, self.held_out, self.schedule, self.rng = student, task, held_out, schedule, rng
         self.free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
-        self.optimiser = _optimiser(student, schedule)
-        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, schedule.steps)
-        self.step = 0
-        self.left = np.empty(0, dtype=np.int64)
-        self.least: float | None = None
-        self.best: dict[str, Tensor] = {}
         student.eval()
         self.norms = [layer for layer in student.modules() if isinstance(layer, _BatchNorm)]
         if self.norms and len(task) >= _ENOUGH:
             _calibrate(student, self.norms, task.inputs)
+        self.untrained = deepcopy(student.state_dict())
+        self._begin(0)
+
+    def _begin(self, attempt: int) -> None:
+        """With the untrained student, the slower the more attempts have diverged."""
+        self.attempt = attempt
+        self.student.load_state_dict(self.untrained)
+        self.optimiser = _optimiser(self.student, self.schedule, _SLOWER**-attempt)
+        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, self.schedule.steps)
+        self.step = 0
+        self.left = np.empty(0, dtype=np.int64)
+        self.least: float | None = None
+        self.best: dict[str, Tensor] = {}
 
     def train_step(self) -> float:
         """One mini-batch; every answer is used once before any is used again."""
@@ -105,16 +122,24 @@ class _Fit:
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         told = float(loss.item())
-        diverged = f"fitting diverged at step {self.step} (loss {told}); lower the learning rate"
         if not np.isfinite(told):
-            raise MisuseError(diverged)
+            raise _DivergedError
         try:
             self.optimiser.step()
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
-            raise MisuseError(diverged) from error
+            raise _DivergedError from error
         self.cosine.step()
         self.step += 1
         return told
+
+    def begin_slower(self) -> None:
+        """After it diverged; answers of unusual size, or very few, need a lower rate."""
+        if self.attempt + 1 == _ATTEMPTS:
+            lowest = self.schedule.learning_rate * _SLOWER**-self.attempt
+            raise MisuseError(
+                f"fitting diverged at step {self.step}, with a learning rate of {lowest:.2g} too; lower it"
+            )
+        self._begin(self.attempt + 1)
 
     def _teach_norms(self, rows: Tensor) -> None:
         if any(norm.training for norm in self.norms):
@@ -157,6 +182,7 @@ class _Fit:
         """Write everything, all or nothing."""
         state = {
             "about": self._about(),
+            "attempt": self.attempt,
             "student": self.student.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "cosine": self.cosine.state_dict(),
@@ -178,6 +204,7 @@ class _Fit:
             return
         if state["about"] != self._about():
             raise MisuseError(f"checkpoint: {path} belongs to another fitting; remove it, or name another file")
+        self._begin(state["attempt"])
         self.student.load_state_dict(state["student"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.cosine.load_state_dict(state["cosine"])
@@ -202,8 +229,9 @@ def _calibrate(student: nn.Module, norms: list[_BatchNorm], inputs: Tensor) -> N
     student.eval()
 
 
-def _optimiser(student: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
-    groups = _groups(student, schedule.learning_rate)
+def _optimiser(student: nn.Module, schedule: Schedule, share: float) -> torch.optim.Optimizer:
+    """At a share of the schedule's rate."""
+    groups = _groups(student, schedule.learning_rate * share)
     if schedule.optimiser == "muon":
         return Muon(groups, schedule.weight_decay)
     return torch.optim.AdamW(groups, weight_decay=schedule.weight_decay, fused=True)
