@@ -4,6 +4,7 @@ python benchmarks/learned.py steps           a step of gradient matching against
 python benchmarks/learned.py queries         medoids of the pool against random queries, over seeds
 python benchmarks/learned.py settings        λ, learning rate and round corners, judged by answers that were held out
 python benchmarks/learned.py deep            optimiser, λ and rate for deep students, judged likewise
+python benchmarks/learned.py noisy           λ for students of SmoothGrad's maps, judged likewise
 python benchmarks/learned.py classes         λ for students of another class, judged likewise
 python benchmarks/learned.py smoothing       what SmoothGrad's noise costs students of CIFAR10's networks
 python benchmarks/learned.py alike           how alike SmoothGrad's maps of different images are
@@ -11,7 +12,7 @@ python benchmarks/learned.py unseen          units of conv nets that images swit
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
 Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings``,
-``deep``, ``classes`` and ``smoothing`` that are there are not run again.
+``deep``, ``noisy``, ``classes`` and ``smoothing`` that are there are not run again.
 """
 
 import argparse
@@ -67,7 +68,10 @@ DEEP_SETTINGS = ({}, {"optimiser": "adam"}, {"weight": 0.3}, {"weight": 10.0}, {
 
 
 class Judged(NamedTuple):
-    """Students whose settings are judged: of which target, asked how, fitted how if nothing is changed."""
+    """Students whose settings are judged: of which target, asked how, fitted how if nothing is changed.
+
+    sigma: of SmoothGrad, in units of σ_D; 0 for raw gradients
+    """
 
     name: str
     target: Target
@@ -76,6 +80,7 @@ class Judged(NamedTuple):
     fitting: dict[str, object]
     changes: tuple[dict[str, object], ...]
     seeds: int
+    sigma: float = 0.0
 
 
 _CONV, _TWO_LAYER = Target("conv", "mnist"), Target("two_layer", "mnist")
@@ -97,6 +102,13 @@ DEEP = (
         DEEP_SETTINGS,
         1,
     ),
+)
+NOISY_SETTINGS = ({}, {"weight": 1.0}, {"weight": 10.0})
+NOISY = (
+    Judged("CIFAR10 conv, 100", _CIFAR_CONV, "pool", 100, {"steps": 600}, NOISY_SETTINGS, 1, sigma=1.0),
+    Judged("CIFAR10 conv, 1,000", _CIFAR_CONV, "pool", 1000, {"steps": 1500}, NOISY_SETTINGS, 1, sigma=1.0),
+    Judged("MNIST conv, 10", _CONV, "pool", 10, {"steps": 800}, NOISY_SETTINGS, 1, sigma=1.0),
+    Judged("MNIST conv, 1,000", _CONV, "pool", 1000, {"steps": 3000}, NOISY_SETTINGS, 1, sigma=1.0),
 )
 HELD_OUT = 1000
 
@@ -225,18 +237,26 @@ def deep() -> None:
     _judge(DEEP, RESULTS / "learned_deep.jsonl")
 
 
+def noisy() -> None:
+    """The same of students of SmoothGrad's maps."""
+    _judge(NOISY, RESULTS / "learned_noisy.jsonl")
+
+
 def _judge(students: Iterable[Judged], path: Path) -> None:
     rows = _read(path.name) if path.exists() else []
     done = {(row["of"], json.dumps(row["settings"]), row["seed"]) for row in rows}
     for of in students:
-        split = material(of.target.data, of.target.standardise).split
-        oracle = explain.ExplainedOracle(target_module(of.target), explain.Gradient(), split.shape)
+        split, deviation = material(of.target.data, of.target.standardise)
+        shown = explain.SmoothGrad(of.sigma * deviation) if of.sigma else explain.Gradient()
+        oracle = explain.ExplainedOracle(target_module(of.target), shown, split.shape, rng=0)
         queries = split.pool[:5000] if of.source == "pool" else of.source
         make = functools.partial(zoo.network, of.target.network, split.shape, 10, **of.target.options)
         for seed, changed in itertools.product(range(of.seeds), of.changes):
             if (of.name, json.dumps(changed), seed) in done:
                 continue
-            result = rl.GradientMatching(make, of.queries, source=queries, **of.fitting | changed)(oracle, rng=seed)
+            fitting = of.fitting | changed
+            method = rl.GradientMatching(make, of.queries, source=queries, explanation=shown, **fitting)
+            result = method(oracle, rng=seed)
             row = {"of": of.name, "settings": changed, "seed": seed}
             row |= {"gap": _gap(result, oracle, split.pool[-HELD_OUT:]), **_where()}
             print(json.dumps(row), flush=True)
@@ -362,6 +382,7 @@ def table() -> None:
         "queries": _queries_table,
         "settings": _settings_table,
         "deep": _deep_table,
+        "noisy": _noisy_table,
         "classes": _classes_table,
         "smoothing": _smoothing_table,
         "alike": _alike_table,
@@ -405,6 +426,10 @@ def _settings_table() -> Iterable[str]:
 
 def _deep_table() -> Iterable[str]:
     return _judged_table(DEEP, DEEP_SETTINGS, "learned_deep.jsonl")
+
+
+def _noisy_table() -> Iterable[str]:
+    return _judged_table(NOISY, NOISY_SETTINGS, "learned_noisy.jsonl")
 
 
 def _judged_table(students: tuple[Judged, ...], changes: Iterable[dict[str, object]], name: str) -> Iterable[str]:
@@ -476,7 +501,7 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {part.__name__: part for part in (steps, queries, settings, deep, classes, smoothing, alike, unseen)}
+    parts = {part.__name__: part for part in (steps, queries, settings, deep, noisy, classes, smoothing, alike, unseen)}
     parser.add_argument("part", nargs="?", choices=list(parts))
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()

@@ -141,7 +141,7 @@ def test_all_figures_from_the_command_line(tmp_path, tiny):
     done = relumine("all", "--out", str(out), "--workers", "1")
     assert done.exit_code == 0, done.output
     assert f"wrote {out / 'results.md'}" in done.output.replace("\n", "")
-    for name in ("main", "unknown-class", "gaussian", "access"):
+    for name in ("main", "unknown-class", "gaussian", "access", "noise"):
         assert {(out / f"{name}.{ending}").stat().st_size > 1000 for ending in ("jsonl", "png", "svg")} == {True}
     rows = [Row.from_json(line) for line in (out / "main.jsonl").read_text().splitlines()]
     assert {row.experiment.budget for row in rows} == {1, 3}

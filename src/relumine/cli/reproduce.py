@@ -8,7 +8,7 @@ import typer
 from relumine.cli import options
 from relumine.cli.exits import GATE_FAILED, INCONCLUSIVE, errors_as_messages, say
 
-Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "smoothgrad"]
+Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "noise", "smoothgrad"]
 Scale = Literal["smoke", "laptop", "paper"]
 EngineName = Literal["local", "ray"]
 
@@ -19,8 +19,8 @@ def reproduce(
         typer.Argument(
             metavar="FIGURE",
             help="main: gradient against membership queries. unknown-class: the student is of another class. gaussian: "
-            "queries without data. access: what an endpoint may show instead (not in the paper). smoothgrad: the "
-            "appendix's saliency maps. Or all.",
+            "queries without data. access: what an endpoint may show instead (not in the paper). noise: with how much "
+            "noise SmoothGrad hides a network (not in the paper). smoothgrad: the appendix's saliency maps. Or all.",
         ),
     ] = "all",
     *,

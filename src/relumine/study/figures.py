@@ -29,6 +29,7 @@ _LOOKS = {
     "top probability": ("#1b8a6b", "P"),
     "integrated": ("#8a6d3b", "X"),
     "far": ("#e08e0b", "<"),
+    "little": ("#2b6cb0", "v"),
 }
 _STYLE = {
     "font.family": "DejaVu Sans",

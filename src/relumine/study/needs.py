@@ -1,12 +1,13 @@
 """What a study will need, estimated before it starts: hours and gigabytes."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from relumine.console import counted
 from relumine.study.experiment import Access, Experiment, Target
 
-# Seconds of one plain training step (batch 32) on one core of a 2020s server; VGG11 and ResNet-18 on digits are narrow.
+# Seconds of one plain training step (batch 32) on one core of a 2020s server, for networks as wide as _WIDTH says.
 _STEP = {
     ("digits", "linear"): 0.0006,
     ("digits", "two_layer"): 0.001,
@@ -15,17 +16,18 @@ _STEP = {
     ("digits", "resnet18_small"): 0.02,
     ("mnist", "linear"): 0.0006,
     ("mnist", "two_layer"): 0.002,
-    ("mnist", "conv"): 0.018,
-    ("cifar10", "conv"): 0.018,
-    ("cifar10", "vgg11"): 0.7,
-    ("cifar10", "resnet18_small"): 0.7,
-    ("cifar10", "resnet18"): 2.4,
+    ("mnist", "conv"): 0.01,
+    ("cifar10", "conv"): 0.055,
+    ("cifar10", "vgg11"): 0.36,
+    ("cifar10", "resnet18_small"): 0.36,
+    ("cifar10", "resnet18"): 1.2,
 }
 _UNKNOWN = 0.1
+_WIDTH, _WIDTH_OF_LITERATURE = {"digits": 8, "cifar10": 32}, 64
 _BATCH = 32
 # One step that matches gradients, against a plain one.
 _MATCHING = 2.0
-# Passes of one input: forward 1, backward 2.
+# Passes of one input: forward 1, backward 1 to the input and 1 to the weights.
 _PASSES_PER_STEP = 3
 _CLASSES = 10
 
@@ -39,15 +41,17 @@ _COPIES = 2.5
 
 def seconds(experiment: Experiment) -> float:
     """Of one core, roughly."""
-    step = _STEP.get((experiment.target.data, experiment.student.network), _UNKNOWN)
-    asked = _STEP.get((experiment.target.data, experiment.target.network), _UNKNOWN) / _BATCH / _PASSES_PER_STEP
-    steps = int(experiment.settings.get("steps", 1000)) * int(experiment.settings.get("members", 1))
+    settings, target = experiment.settings, experiment.target
+    batch = min(int(settings.get("batch", _BATCH)), experiment.budget)
+    step = _step(target.data, experiment.student.network, experiment.student.options) * batch / _BATCH
+    steps = int(settings.get("steps", 1000)) * int(settings.get("members", 1))
+    asked = _step(target.data, target.network, target.options) / _BATCH / _PASSES_PER_STEP
     if experiment.loss == "membership":
         return steps * step + experiment.budget * asked
     gradients = _gradients(experiment.access)
     own = _own_gradients(experiment)
     backward = gradients * (_CLASSES if experiment.access.classes == "all" else 1)
-    return steps * step * _MATCHING * own + experiment.budget * asked * (gradients + 2 * backward)
+    return steps * step * _MATCHING * own + experiment.budget * asked * (gradients + backward)
 
 
 def training_seconds(target: Target) -> float:
@@ -55,7 +59,14 @@ def training_seconds(target: Target) -> float:
     from relumine.study.trial import training_settings
 
     settings = training_settings(target)
-    return settings.steps * _STEP.get((target.data, target.network), _UNKNOWN) * settings.batch / _BATCH
+    return settings.steps * _step(target.data, target.network, target.options) * settings.batch / _BATCH
+
+
+def _step(data: str, network: str, options: Mapping[str, Any]) -> float:
+    seconds = _STEP.get((data, network), _UNKNOWN)
+    if data in _WIDTH and network.startswith(("vgg", "resnet")):
+        seconds *= (options.get("width", _WIDTH_OF_LITERATURE) / _WIDTH[data]) ** 2
+    return seconds
 
 
 def memory(experiment: Experiment) -> float:
