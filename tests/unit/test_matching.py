@@ -12,6 +12,7 @@ import relumine as rl
 from problems import two_layer
 from relumine import explain
 from relumine.console import FittingBar
+from relumine.reconstruct.matching_logits import in_logits_if_known
 from relumine.reconstruct.matching_loss import matching
 from relumine.reconstruct.queries import Medoids
 
@@ -73,6 +74,67 @@ def test_gradients_of_saturated_probabilities_do_not_lead_away_from_what_values_
         alone = rl.GradientMatching(student(), 60, steps=400, loss="membership")
         values.append(agreement(alone(steep.oracle, rng=seed), steep))
     assert np.mean(joint) > np.mean(values) + 0.02
+
+
+@pytest.mark.parametrize("loss", ["joint", "membership"])
+def test_probabilities_teach_as_much_as_the_logits_behind_them(loss):
+    problem = two_layer(12, 9, 3, seed=0, values="probabilities")
+    steep = problem.changed(W=10 * problem.W, c=10 * problem.c)
+    method = rl.GradientMatching(student(), 60, steps=400, loss=loss)
+    found, logits = method(steep.oracle, rng=0), method(rl.LogitLink(steep.oracle), rng=0)
+    x = np.random.default_rng(0).standard_normal((500, 12))
+    wanted = np.exp(logits.predict(x))
+    assert np.allclose(found.predict(x), wanted / wanted.sum(axis=1, keepdims=True), atol=1e-3)
+    assert agreement(found, steep) > 0.8
+
+
+@pytest.mark.parametrize("gradients", ["top", 1])
+def test_the_gradient_of_one_probability_is_that_of_its_odds(gradients):
+    problem = two_layer(12, 9, 4, seed=0, values="probabilities", gradients=gradients)
+    logits = problem.changed(values="logits", gradients="all")
+    x = np.random.default_rng(0).standard_normal((50, 12))
+    found = in_logits_if_known(problem.offer, x, problem.oracle(x, gradients=True))
+    assert found is not None
+    wanted = logits.oracle(x, gradients=True).jacobians
+    assert np.allclose(found.answer.jacobians, found.explained @ wanted, rtol=1e-6, atol=1e-9)
+    assert np.allclose(found.explained.sum(axis=2), 0)
+    assert np.abs(found.explained).max(axis=2).min() == 1
+
+
+class _Changed:
+    """An oracle whose probabilities, or their gradients, are changed."""
+
+    def __init__(self, oracle: rl.Oracle, change) -> None:
+        self.offer, self._oracle, self._change = oracle.offer, oracle, change
+
+    def __call__(self, inputs, *, gradients: bool) -> rl.Answer:
+        return self._change(self._oracle(inputs, gradients=gradients))
+
+
+def _rounded(answer: rl.Answer) -> rl.Answer:
+    return rl.Answer(answer.values.round(3), answer.gradients.round(3))
+
+
+def _noisy(answer: rl.Answer) -> rl.Answer:
+    noise = 0.01 * np.random.default_rng(0).standard_normal(answer.gradients.shape)
+    return rl.Answer(answer.values, answer.gradients + noise)
+
+
+def _saturated(answer: rl.Answer) -> rl.Answer:
+    sure = np.where(answer.values < 0.05, 0.0, answer.values)
+    return rl.Answer(sure / sure.sum(axis=1, keepdims=True), answer.gradients)
+
+
+@pytest.mark.parametrize("change", [_rounded, _noisy, _saturated])
+def test_probabilities_whose_digits_are_lost_are_matched_as_they_are(change):
+    problem = two_layer(12, 9, 3, seed=1, values="probabilities")
+    oracle = _Changed(problem.oracle, change)
+    x = np.random.default_rng(0).standard_normal((60, 12))
+    assert in_logits_if_known(problem.offer, x, problem.oracle(x, gradients=True)) is not None
+    assert in_logits_if_known(oracle.offer, x, oracle(x, gradients=True)) is None
+    result = rl.GradientMatching(student(), 60, steps=300)(oracle, rng=0)
+    assert agreement(result, problem) > 0.75
+    assert np.allclose(result.predict(x).sum(axis=1), 1, atol=1e-5)
 
 
 def test_a_regressor_is_matched_by_squared_error():

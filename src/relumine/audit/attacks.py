@@ -299,6 +299,8 @@ def _student_of(
 
 def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:
     """Numbers that were probabilities before something changed them, made probabilities again."""
+    if offer.values == "probabilities" and known.coarse:  # their logits cannot be known
+        return replace(offer, explained="probabilities"), answer
     if offer.values != "real" or offer.explained != "probabilities":
         return offer, answer
     values = answer.values
@@ -306,7 +308,7 @@ def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answ
         hidden = values == 0
         rest = np.clip(1 - values.sum(axis=1, keepdims=True), 0, 1) / np.maximum(hidden.sum(axis=1, keepdims=True), 1)
         values = np.where(hidden, np.minimum(rest, known.cutoff), values)
-    return replace(offer, values="probabilities", explained=None), Answer(as_distribution(values), answer.gradients)
+    return replace(offer, values="probabilities"), Answer(as_distribution(values), answer.gradients)
 
 
 def _labelled(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:

@@ -1,4 +1,4 @@
-"""LogitLink: a probability oracle made into a logit oracle, exactly."""
+"""LogitLink: a probability oracle made into a logit oracle, exactly; and the same for answers at hand."""
 
 from dataclasses import replace
 from math import log
@@ -66,39 +66,20 @@ class LogitLink:
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        answer = self._oracle(rows, gradients=gradients)
-        if not gradients:
-            return Answer(self.logits(answer.values))
-        p = np.where(self._lost(answer.values) | self._lost_gradients(answer), np.nan, answer.values)
-        return Answer(self.logits(p), self._logit_gradients(p, answer.jacobians))
+        return in_logits(self._oracle.offer, self._oracle(rows, gradients=gradients))
 
     def logits(self, probabilities: Array) -> Array:
         """n×K: the logits of these probabilities, NaN where they cannot be known."""
-        p = np.where(self._lost(probabilities), np.nan, probabilities)
-        return np.log(p) - np.log1p(-p) if p.shape[1] == 1 else _centred(np.log(p))
+        return _logits(probabilities, self._offer.dtype)
 
-    def _lost(self, p: Array) -> NDArray[np.bool_]:
-        """n×1: whether a row's logits cannot be known."""
-        smallest = p.min(axis=1, keepdims=True)
-        lost: NDArray[np.bool_] = smallest < _SMALLEST[self._offer.dtype]
-        return lost | (1 - smallest < _SMALLEST_COMPLEMENT[self._offer.dtype]) if p.shape[1] == 1 else lost
 
-    def _lost_gradients(self, answer: Answer) -> NDArray[np.bool_]:
-        """n×1: whether one gradient of two classes has lost its digits, which that of a p close to 1 does."""
-        alone = answer.values.shape[1] == 2 and answer.jacobians.shape[1] == 1
-        smallest = answer.values.min(axis=1, keepdims=True)
-        lost: NDArray[np.bool_] = smallest < (_SMALLEST_COMPLEMENT[self._offer.dtype] if alone else 0.0)
-        return lost
-
-    def _logit_gradients(self, p: Array, jacobians: Array) -> Array:
-        if p.shape[1] == 1:
-            result: Array = jacobians / (p * (1 - p))[:, :, None]
-            return result
-        if jacobians.shape[1] == 1:  # one of two classes
-            which = self._oracle.offer.gradients
-            known = which if isinstance(which, int) else p.argmax(axis=1, keepdims=True)
-            jacobians = np.where(np.arange(2) == known, 1.0, -1.0)[..., None] * jacobians
-        return _centred(jacobians / p[:, :, None])
+def in_logits(offer: Offer, answer: Answer) -> Answer:
+    """What a LogitLink around an oracle of this offer makes of its answer."""
+    if answer.gradients is None:
+        return Answer(_logits(answer.values, offer.dtype))
+    lost = _lost(answer.values, offer.dtype) | _lost_gradients(answer, offer.dtype)
+    p = np.where(lost, np.nan, answer.values)
+    return Answer(_logits(p, offer.dtype), _logit_gradients(p, answer.gradients, offer.gradients))
 
 
 def saturated(answer: Answer) -> NDArray[np.bool_]:
@@ -110,3 +91,38 @@ def _centred(numbers: Array) -> Array:
     """Minus the mean over the classes (axis 1)."""
     result: Array = numbers - numbers.mean(axis=1, keepdims=True)
     return result
+
+
+def _logits(probabilities: Array, dtype: DType) -> Array:
+    p = np.where(_lost(probabilities, dtype), np.nan, probabilities)
+    return np.log(p) - np.log1p(-p) if p.shape[1] == 1 else _centred(np.log(p))
+
+
+def _lost(p: Array, dtype: DType) -> NDArray[np.bool_]:
+    """n×1: whether a row's logits cannot be known."""
+    smallest = p.min(axis=1, keepdims=True)
+    lost: NDArray[np.bool_] = smallest < _SMALLEST[dtype]
+    return lost | ~complement_kept(1 - smallest, dtype) if p.shape[1] == 1 else lost
+
+
+def complement_kept(complement: Array, dtype: DType) -> NDArray[np.bool_]:
+    """Whether a gradient of p still has digits that tell of 1 − p, which is this."""
+    kept: NDArray[np.bool_] = complement >= _SMALLEST_COMPLEMENT[dtype]
+    return kept
+
+
+def _lost_gradients(answer: Answer, dtype: DType) -> NDArray[np.bool_]:
+    """n×1: whether one gradient of two classes has lost its digits, which that of a p close to 1 does."""
+    smallest = answer.values.min(axis=1, keepdims=True)
+    alone = answer.values.shape[1] == 2 and answer.jacobians.shape[1] == 1
+    return ~complement_kept(smallest, dtype) if alone else np.zeros_like(smallest, dtype=bool)
+
+
+def _logit_gradients(p: Array, jacobians: Array, which: GradientKind | int) -> Array:
+    if p.shape[1] == 1:
+        result: Array = jacobians / (p * (1 - p))[:, :, None]
+        return result
+    if jacobians.shape[1] == 1:  # one of two classes
+        known = which if isinstance(which, int) else p.argmax(axis=1, keepdims=True)
+        jacobians = np.where(np.arange(2) == known, 1.0, -1.0)[..., None] * jacobians
+    return _centred(jacobians / p[:, :, None])

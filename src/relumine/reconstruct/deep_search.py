@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.link import LogitLink
+from relumine.oracle.base import Answer, Array, Oracle
+from relumine.oracle.link import LogitLink, in_logits
 from relumine.oracle.metered import Metered
 from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.deep_book import Book
@@ -49,7 +49,7 @@ class Search:
         if self.book.count + len(points) > self._limit:
             raise Stop(Outcome.INCOMPLETE, f"{self._limit} gradient queries were not enough; raise `limit`")
         points = self.comparison.representable(points)
-        answer = self._as_logits(points, self._meter(points, gradients=True))
+        answer = self._as_logits(self._meter(points, gradients=True))
         if not np.isfinite(answer.values).all():
             raise Saturated
         first = self.book.count
@@ -71,10 +71,10 @@ class Search:
         steep = order[: int(_PRODUCTS / sizes)]
         return polished(network, Answers(points[order], values[order], jacobians[steep]), self.noise).network
 
-    def _as_logits(self, points: Array, answer: Answer) -> Answer:
+    def _as_logits(self, answer: Answer) -> Answer:
         if self.offer.values != "probabilities":
             return answer
-        return LogitLink(_Replay(self.offer, answer))(points, gradients=True)
+        return in_logits(self.offer, answer)
 
     def calibrate(self) -> None:
         """Find the noise, and see that the gradient is constant nearby."""
@@ -98,7 +98,7 @@ class Search:
         for _ in range(12):
             points = self.comparison.representable(self.comparison.line().points([0.0, near]))
             answer = self._meter(points, gradients=True)
-            logits = self._as_logits(points, answer)
+            logits = self._as_logits(answer)
             if np.isfinite(logits.values).all():
                 self.book.add(points, logits)
                 return answer
@@ -107,7 +107,7 @@ class Search:
 
     def recall(self, points: Array, answer: Answer) -> None:
         """Use what another method has asked: every answer, and the line on which most of them lie as a whole line."""
-        answer = self._as_logits(points, answer)
+        answer = self._as_logits(answer)
         known = np.isfinite(answer.values).all(axis=1)
         if known.sum() < 2:
             return
@@ -165,17 +165,6 @@ class Search:
                     break
                 raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{len(search.sights)} answers on a line show hardly a kink")
         self.book.add_line(search, places)
-
-
-class _Replay:
-    """Answers once, what was answered before."""
-
-    def __init__(self, offer: Offer, answer: Answer) -> None:
-        self.offer = offer
-        self._answer = answer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        return self._answer
 
 
 def _common_line(points: Array) -> tuple[Line, NDArray[np.intp]]:

@@ -45,13 +45,15 @@ class Fitting:
 class GradientMatching:
     """Train a student to answer as the oracle did: ℓ_J = ℓ_G + λ·ℓ_M, or either alone.
 
+    Probabilities that have their digits are compared as the logits behind them.
+
     student:       makes a module from a seed, or is the module to start from (a copy is trained). It takes n×shape
                    tensors and returns n×K logits, or n×K real numbers where the oracle's values are real.
     queries:       how many inputs are asked; with their gradients, unless the loss is "membership"
     source:        "gaussian", an array of inputs to draw from, or a Source such as Medoids(pool)
     loss:          "joint", "gradient" (ℓ_G alone), "membership" (ℓ_M alone)
-    weight:        λ; if None 0.1, or 10 where maps have lost signs or scale, or are of probabilities, which are flat
-                   nearly everywhere: values have to find the way then. ℓ_G is divided by the mean square of one
+    weight:        λ; if None 0.1, or 10 where maps have lost signs or scale, or are of probabilities whose logits
+                   cannot be known: values have to find the way then. ℓ_G is divided by the mean square of one
                    answered gradient, ℓ_M by the variance of the answered values where these are logits or real, so
                    that λ means the same for every target
     logits_by:     how ℓ_M compares logits: "squared" error, or "cross-entropy" as in the paper, which throws away what
@@ -138,25 +140,29 @@ class GradientMatching:
         import torch
 
         from relumine.reconstruct.matching_fit import Schedule, fit
+        from relumine.reconstruct.matching_logits import Asked, in_logits_if_known
         from relumine.reconstruct.matching_loss import matching
         from relumine.reconstruct.matching_student import Student
 
         like = next(members[0].parameters()).detach()
+        logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
+        asked = logits or Asked(offer, inputs, answer)
         task = matching(
-            offer,
-            inputs,
-            answer,
+            asked.offer,
+            asked.inputs,
+            asked.answer,
             like,
+            explained=asked.explained,
             explanation=self.explanation,
             shown=self.shown,
             loss=self.loss,
-            weight=self._weight(offer),
+            weight=self._weight(asked.offer),
             squared=self.logits_by == "squared",
         )
         schedule = Schedule(
             self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding, self.optimiser
         )
-        held_out = torch.from_numpy(self._held_out(len(inputs), rng))
+        held_out = torch.from_numpy(self._held_out(len(task), rng))
         gaps = []
         for i, member in enumerate(members):
 
@@ -166,13 +172,22 @@ class GradientMatching:
 
             kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
             gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
-        clone = Student(tuple(members), offer.inputs, task.answered)
+        clone = Student(tuple(members), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
             verification_gap=max((gap for gap in gaps if gap is not None), default=None),
             verification_points=len(held_out),
             remark="the gap is the loss on held-out answers" if len(held_out) else "too few answers to hold any out",
         )
         return Reconstruction(clone, Outcome.FITTED, spent, evidence, repr(self))
+
+    @property
+    def _plain(self) -> bool:
+        """Whether answers are values and gradients themselves, so that those of logits follow from probabilities'."""
+        from relumine.explain import Gradient
+        from relumine.reconstruct.matching_shown import Shown
+
+        gradients = self.loss == "membership" or self.explanation in (None, Gradient())
+        return gradients and self.shown in (None, Shown())
 
     def _weight(self, offer: Offer) -> float:
         if self.weight is not None:

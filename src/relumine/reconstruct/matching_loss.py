@@ -183,19 +183,21 @@ def matching(
     answer: Answer,
     like: Tensor,
     *,
+    explained: Array | None = None,
     explanation: Explanation | None,
     loss: Literal["joint", "gradient", "membership"],
     weight: float,
     squared: bool = True,
     shown: Shown | None = None,
 ) -> Matching:
-    """Answers as tensors of the student's precision."""
+    """Answers as tensors of the student's precision; ``explained``: the combinations n×R×K, if not what is offered."""
     asked = torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like)
     maps = chosen = None
     scale = 1.0
     if answer.gradients is not None:
         maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
-        chosen = torch.from_numpy(_chosen(offer, answer.values).copy()).to(like)
+        combinations = explained_outputs(offer, answer.values) if explained is None else explained
+        chosen = torch.from_numpy(combinations.copy()).to(like)
         scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
@@ -215,8 +217,8 @@ def matching(
     )
 
 
-def _chosen(offer: Offer, values: Array) -> Array:
-    """n×R×K: which output each answered map is of."""
+def explained_outputs(offer: Offer, values: Array) -> Array:
+    """n×R×K: which output each answered map is of, 1 for that."""
     every = np.eye(offer.outputs)
     if offer.gradients == "all":
         return np.broadcast_to(every, (len(values), *every.shape))
