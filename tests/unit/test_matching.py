@@ -88,6 +88,23 @@ def test_probabilities_teach_as_much_as_the_logits_behind_them(loss):
     assert agreement(found, steep) > 0.8
 
 
+@pytest.mark.parametrize("classes", ["all", "top"])
+def test_a_float32_target_that_is_very_sure_has_its_digits(classes):
+    sure = student()(7)
+    with torch.no_grad():
+        sure[2].weight *= 60
+    oracle = explain.ExplainedOracle(sure, explain.Gradient(), (12,), classes=classes, of="probabilities")
+    x = np.random.default_rng(0).standard_normal((200, 12))
+    answer = oracle(x, gradients=True)
+    assert (answer.values.max(axis=1) == 1).any()
+    found = in_logits_if_known(oracle.offer, x, answer)
+    assert found is not None
+    wanted = explain.ExplainedOracle(sure, explain.Gradient(), (12,))(found.inputs, gradients=True).jacobians
+    explained = np.eye(3) - 1 / 3 if found.explained is None else found.explained
+    off = np.linalg.norm(found.answer.jacobians - explained @ wanted, axis=2)
+    assert off.max() < 1e-3 * np.linalg.norm(wanted, axis=2).max()
+
+
 @pytest.mark.parametrize("gradients", ["top", 1])
 def test_the_gradient_of_one_probability_is_that_of_its_odds(gradients):
     problem = two_layer(12, 9, 4, seed=0, values="probabilities", gradients=gradients)

@@ -15,7 +15,7 @@ from relumine.reconstruct.matching_loss import explained_outputs
 from relumine.reconstruct.noise import noise_in
 
 # Probabilities of float32 sum to 1 and their gradients to 0 far better than this; with noise in them they do not.
-_SLACK = 1e-4
+_SLACK, _ROUNDINGS, _TINY = 1e-4, 100, 1e-300
 # Saturated answers are left out if they are few. Of many the rest would be those near boundaries only.
 _KNOWN = 0.9
 
@@ -34,7 +34,7 @@ def in_logits_if_known(offer: Offer, inputs: Array, answer: Answer) -> Asked | N
     """Answers of logits, without those that are saturated; None where logits cannot be known."""
     if offer.values != "probabilities" or offer.explained is not None or offer.random:
         return None
-    if not (_have_digits(offer, answer.values) and _have_digits(offer, answer.gradients)):
+    if not _have_digits(offer, answer):
         return None
     if answer.gradients is None or offer.gradients == "all" or offer.outputs == 1:
         logits, explained = in_logits(offer, answer), None
@@ -63,13 +63,25 @@ def _of_odds(offer: Offer, answer: Answer) -> tuple[Array, Array]:
     return answer.jacobians / each[:, None], np.where(kept, own - shares, 0.0)[:, None]
 
 
-def _have_digits(offer: Offer, numbers: Array | None) -> bool:
-    """Whether n×K probabilities, or their n×R×d gradients, are neither rounded nor visibly noisy."""
-    if numbers is None:
-        return True
-    if noise_in(numbers, offer.dtype).absolute > 0:
+def _have_digits(offer: Offer, answer: Answer) -> bool:
+    """Whether probabilities and their gradients are neither rounded nor visibly noisy."""
+    p, gradients = answer.values, answer.gradients
+    if any(noise_in(some, offer.dtype).absolute > 0 for some in (p, gradients) if some is not None):
         return False
-    if numbers.shape[1] == 1:
+    if offer.outputs == 1:
         return True
-    total = 1.0 if numbers.ndim == 2 else 0.0
-    return bool(np.abs(numbers.sum(axis=1) - total).max(initial=0) <= _SLACK * np.abs(numbers).max(initial=0))
+    if np.abs(p.sum(axis=1) - 1).max(initial=0) > _SLACK:
+        return False
+    return gradients is None or gradients.shape[1] == 1 or _cancel(p, gradients, float(np.finfo(offer.dtype).eps))
+
+
+def _cancel(p: Array, gradients: Array, unit: float) -> bool:
+    """Whether gradients of all probabilities sum to 0, as far as the target's rounding lets them.
+
+    The gradient of a p close to 1 has the rounding errors of its logit's, whose size the runner-up's ∇p/p tells.
+    """
+    largest = np.abs(gradients).max(axis=2)
+    runner_up = p.argsort(axis=1)[:, -2:-1]
+    size = np.take_along_axis(largest, runner_up, 1) / np.maximum(np.take_along_axis(p, runner_up, 1), _TINY)
+    allowed = _SLACK * largest.max(axis=1) + _ROUNDINGS * unit * size[:, 0]
+    return bool((np.abs(gradients.sum(axis=1)).max(axis=1) <= allowed).all())
