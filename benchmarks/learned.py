@@ -6,13 +6,12 @@ python benchmarks/learned.py settings        λ, learning rate and round corners
 python benchmarks/learned.py deep            optimiser, λ and rate for deep students, judged likewise
 python benchmarks/learned.py noisy           λ for students of SmoothGrad's maps, judged likewise
 python benchmarks/learned.py classes         λ for students of another class, judged likewise
-python benchmarks/learned.py smoothing       what SmoothGrad's noise costs students of CIFAR10's networks
 python benchmarks/learned.py alike           how alike SmoothGrad's maps of different images are
 python benchmarks/learned.py unseen          units of conv nets that images switch on and Gaussian inputs never
 python benchmarks/learned.py --table         write the tables in docs/learned.md from the rows
 
 Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; rows of ``queries``, ``settings``,
-``deep``, ``noisy``, ``classes`` and ``smoothing`` that are there are not run again.
+``deep``, ``noisy`` and ``classes`` that are there are not run again.
 """
 
 import argparse
@@ -22,7 +21,6 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -38,9 +36,9 @@ from relumine import explain, zoo
 from relumine.oracle.base import Offer
 from relumine.reconstruct.matching_fit import Schedule, _Fit
 from relumine.reconstruct.matching_loss import matching
-from relumine.study import Access, Experiment, LocalProcesses, Row, RunStore, Student, Target, run_study
-from relumine.study.designs import GRADIENT, figure, scale_named
-from relumine.study.trial import material, run_experiment, target_module
+from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
+from relumine.study.designs import scale_named
+from relumine.study.trial import material, target_module
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "learned.md"
@@ -103,10 +101,11 @@ DEEP = (
         1,
     ),
 )
-NOISY_SETTINGS = ({}, {"weight": 1.0}, {"weight": 10.0})
+NOISY_SETTINGS = ({"weight": 0.1}, {"weight": 1.0}, {"weight": 10.0})
 NOISY = (
     Judged("CIFAR10 conv, 100", _CIFAR_CONV, "pool", 100, {"steps": 600}, NOISY_SETTINGS, 1, sigma=1.0),
     Judged("CIFAR10 conv, 1,000", _CIFAR_CONV, "pool", 1000, {"steps": 1500}, NOISY_SETTINGS, 1, sigma=1.0),
+    Judged("VGG11, 1,000", _VGG11, "pool", 1000, DEEP[0].fitting, NOISY_SETTINGS[1:], 1, sigma=1.0),
     Judged("MNIST conv, 10", _CONV, "pool", 10, {"steps": 800}, NOISY_SETTINGS, 1, sigma=1.0),
     Judged("MNIST conv, 1,000", _CONV, "pool", 1000, {"steps": 3000}, NOISY_SETTINGS, 1, sigma=1.0),
 )
@@ -118,10 +117,9 @@ PAIRS_STEPS = {"conv": {10: 800, 1000: 3000}, "two_layer": {10: 1600, 1000: 3000
 PAIRS_RATE = {"conv": 0.06, "two_layer": 0.06, "linear": 0.3}
 WEIGHTS = (0.1, 1.0, 10.0)
 
-# SmoothGrad's σ in units of σ_D; 0 stands for raw gradients. Students of the first two are in the figures' rows.
+# SmoothGrad's σ in units of σ_D; 0 stands for raw gradients.
 SIGMAS = (0.0, 1.0, 0.1, 0.3)
 SMOOTHED = ("conv", "vgg11", "resnet18")
-MAIN = Path(__file__).parents[1] / "results" / "main.jsonl"
 IMAGES, MAP_SAMPLES = 100, 30
 INPUTS = 1000
 
@@ -284,26 +282,6 @@ def classes() -> None:
         _write(path, rows)
 
 
-def smoothing() -> None:
-    """Students of 100 SmoothGrad maps (N = 10); those of the figures' own σ are in its rows."""
-    panels = {panel.name: panel for panel in figure("main", scale_named("laptop")).panels}
-    known = {row.experiment.key: row for row in map(Row.from_json, MAIN.read_text("utf-8").splitlines())}
-    path = RESULTS / "learned_smoothing.jsonl"
-    rows = _read(path.name) if path.exists() else []
-    done = {(row["network"], row["sigma"]) for row in rows}
-    for sigma, network in itertools.product(SIGMAS, SMOOTHED):
-        if (network, sigma) in done:
-            continue
-        access = Access("smoothgrad", sigma=sigma, samples=10) if sigma else Access()
-        experiment = replace(panels[f"cifar10 {network}"].experiment(GRADIENT, 100, 0), access=access)
-        measures = (known.get(experiment.key) or run_experiment(experiment)).measures
-        row = {"network": network, "sigma": sigma, "accuracy": measures.test_accuracy}
-        row |= {"agreement": measures.agreement, **_where()}
-        print(json.dumps(row), flush=True)
-        rows.append(row)
-        _write(path, rows)
-
-
 def alike() -> None:
     """Of maps of many images, which share is common to all, and how many directions they have.
 
@@ -384,7 +362,6 @@ def table() -> None:
         "deep": _deep_table,
         "noisy": _noisy_table,
         "classes": _classes_table,
-        "smoothing": _smoothing_table,
         "alike": _alike_table,
         "unseen": _unseen_table,
     }
@@ -453,16 +430,6 @@ def _classes_table() -> Iterable[str]:
         yield f"| {target} by {student}, {count:,} | {shown} |"
 
 
-def _smoothing_table() -> Iterable[str]:
-    found = {(row["network"], row["sigma"]): row for row in _read("learned_smoothing.jsonl")}
-    sigmas = sorted(SIGMAS)
-    yield "| CIFAR10, σ/σ_D | " + " | ".join(f"{sigma:g}" for sigma in sigmas) + " |"
-    yield "|---|" + "---|" * len(sigmas)
-    for network, kind in itertools.product(SMOOTHED, ("accuracy", "agreement")):
-        rows = [found.get((network, sigma)) for sigma in sigmas]
-        yield f"| {network}, {kind} | " + " | ".join(f"{100 * row[kind]:.1f} %" if row else "–" for row in rows) + " |"
-
-
 def _alike_table() -> Iterable[str]:
     rows = _read("learned_alike.jsonl")
     sigmas = sorted(SIGMAS)
@@ -501,7 +468,7 @@ def _write(path: Path, rows: list[dict]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = {part.__name__: part for part in (steps, queries, settings, deep, noisy, classes, smoothing, alike, unseen)}
+    parts = {part.__name__: part for part in (steps, queries, settings, deep, noisy, classes, alike, unseen)}
     parser.add_argument("part", nargs="?", choices=list(parts))
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
