@@ -78,6 +78,16 @@ def test_scales_are_what_they_are_said_to_be():
     assert {e.budget for e in mnist} == decades | {3, 30, 300}
 
 
+def test_the_same_smoothgrad_is_learned_with_the_same_settings_in_every_figure():
+    noise, main = figure("noise", LAPTOP), figure("main", LAPTOP)
+    shared = {e.key for e in noise.experiments} & {e.key for e in main.experiments}
+    assert {e.access.sigma for e in noise.experiments if e.access.explanation == "smoothgrad"} == {0.1, 1.0}
+    assert {e.key for e in noise.experiments if e.access.sigma != 0.1} == shared
+    conv = noise.panels[0]
+    weights = {curve.name: conv.experiment(curve, 100, 0).settings.get("weight") for curve in noise.curves}
+    assert weights == {"membership": None, "gradient": None, "little": None, "smoothgrad": 1.0}
+
+
 def test_queries_are_read_off_the_curve_on_a_logarithmic_scale():
     points = [Point(budget, mean, mean, mean, 1) for budget, mean in ((1, 0.2), (10, 0.4), (1000, 0.8))]
     assert queries_to_reach(points, 0.1) == 1
