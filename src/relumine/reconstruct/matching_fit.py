@@ -137,7 +137,7 @@ class _Fit:
         if self.attempt + 1 == _ATTEMPTS:
             lowest = self.schedule.learning_rate * _SLOWER**-self.attempt
             raise MisuseError(
-                f"fitting diverged at step {self.step}, with a learning rate of {lowest:.2g} too; lower it"
+                f"fitting diverged at step {self.step}, at a rate of {lowest:.2g} too; lower the learning rate"
             )
         self._begin(self.attempt + 1)
 
