@@ -188,9 +188,23 @@ def test_single_panels_can_be_run_and_are_kept_beside_the_others(tmp_path, tiny)
         assert done.exit_code == 0, done.output
     rows = [Row.from_json(line) for line in (out / "gaussian.jsonl").read_text().splitlines()]
     assert {row.experiment.target.network for row in rows} == {"linear", "conv"}
+    (out / "rows.sqlite").unlink()  # as in a checkout, where rows were committed and the store was not
+    again = relumine("gaussian", "--panel", "cifar10 conv", "--out", str(out))
+    assert "nothing left to run" in again.output
+    assert [Row.from_json(line) for line in (out / "gaussian.jsonl").read_text().splitlines()] == rows
     none = relumine("gaussian", "--panel", "imagenet", "--out", str(out))
     assert none.exit_code == 2
     assert "has 'imagenet' in its name" in none.output
+
+
+@pytest.mark.parametrize("line", ["{", "[]", '{"key": ""}', '{"key": "", "measures": null, "experiment": {}}'])
+@pytest.mark.parametrize("arguments", [["main"], ["--check"]])
+def test_a_line_that_is_no_row_is_named_and_kept(tmp_path, arguments, line):
+    (tmp_path / "noise.jsonl").write_text(line + "\n")
+    done = relumine(*arguments, "--out", str(tmp_path))
+    assert done.exit_code == 2, done.output
+    assert "noise.jsonl, line 1: expected a row" in done.output.replace("\n", "")
+    assert (tmp_path / "noise.jsonl").read_text() == line + "\n"
 
 
 @pytest.mark.parametrize(

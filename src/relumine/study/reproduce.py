@@ -133,7 +133,14 @@ def _chosen(name: str) -> list[FigureName]:
 def _opened(out: Path) -> RunStore:
     if out.exists() and not out.is_dir():
         raise MisuseError(f"out: expected a folder, got the file {out}")
-    return RunStore(out / "rows.sqlite")
+    written = [row for name in CURVES for row in _rows(out / f"{name}.jsonl")]
+    store = RunStore(out / "rows.sqlite")
+    # A checkout has rows and no store: what others ran is not run again, and not lost when rows are written.
+    known = store.texts()
+    for row in written:
+        if row.experiment.key not in known:
+            store.keep(row)
+    return store
 
 
 def _run(
@@ -170,8 +177,8 @@ def _announce(experiments: list[Experiment], store: RunStore, engine: Engine, co
     strangers = [row for row in store.rows(experiments) if not row.failed and row.provenance.versions != versions()]
     if strangers:
         console.print(
-            f"{len(strangers):,} finished rows were made with other versions than these; delete {store.path} to run "
-            "them again",
+            f"{len(strangers):,} finished rows were made with other versions than these; name another folder "
+            "with --out to run them again",
             highlight=False,
             soft_wrap=True,
         )
@@ -216,7 +223,7 @@ def _maps_wanted(scale: Scale, data: str, network: str) -> MapsWanted:
 
 def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
     """Every figure of which there are rows."""
-    rows = {name: [Row.from_json(line) for line in _lines(out / f"{name}.jsonl")] for name in CURVES}
+    rows = {name: _rows(out / f"{name}.jsonl") for name in CURVES}
     return {name: Results(figure(name, scale), some) for name, some in rows.items() if some}
 
 
@@ -246,6 +253,16 @@ def _reconstruct_exactly(figures: Sequence[Figure], only: str, engine: Engine, o
                     done[key_of(target)] = record
         _write(out / "exact.jsonl", [json.dumps(record) for record in done.values()])
     return failures
+
+
+def _rows(path: Path) -> list[Row]:
+    rows = []
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            rows.append(Row.from_json(line))
+        except (ValueError, TypeError, KeyError, MisuseError) as error:
+            raise MisuseError(f"{path}, line {number}: expected a row ({error}); remove the line") from error
+    return rows
 
 
 def _lines(path: Path) -> list[str]:
