@@ -37,7 +37,7 @@ from relumine.oracle.base import Offer
 from relumine.reconstruct.matching_fit import Schedule, _Fit
 from relumine.reconstruct.matching_loss import matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
-from relumine.study.designs import scale_named
+from relumine.study.designs import GRADIENT, Panel, figure, scale_named
 from relumine.study.trial import material, target_module
 
 RESULTS = Path(__file__).parent / "results"
@@ -111,10 +111,8 @@ NOISY = (
 )
 HELD_OUT = 1000
 
-# Target, student and steps for each number of queries, as the experiments have them.
-PAIRS = (("two_layer", "conv"), ("conv", "two_layer"), ("two_layer", "linear"), ("linear", "two_layer"))
-PAIRS_STEPS = {"conv": {10: 800, 1000: 3000}, "two_layer": {10: 1600, 1000: 3000}, "linear": {10: 800, 1000: 3000}}
-PAIRS_RATE = {"conv": 0.06, "two_layer": 0.06, "linear": 0.3}
+# By data, the numbers of queries and the λ with which pairs of the figure "unknown-class" are judged.
+PAIRS = {"mnist": ((10, 1000), (0.1, 1.0, 10.0)), "cifar10": ((1000,), (1.0, 10.0))}
 WEIGHTS = (0.1, 1.0, 10.0)
 
 # SmoothGrad's σ in units of σ_D; 0 stands for raw gradients.
@@ -264,22 +262,30 @@ def _judge(students: Iterable[Judged], path: Path) -> None:
 
 def classes() -> None:
     """Students that cannot be their target, at several λ."""
-    split = zoo.dataset("mnist").split(seed=0)
     path = RESULTS / "learned_classes.jsonl"
     rows = _read(path.name) if path.exists() else []
     done = {(row["target"], row["student"], row["queries"], row["weight"]) for row in rows}
-    for (target, student), count, weight in itertools.product(PAIRS, (10, 1000), WEIGHTS):
-        if (target, student, count, weight) in done:
+    for panel, count, weight in _judged_pairs():
+        target, student = panel.target, panel.student
+        if (target.network, student.network, count, weight) in done:
             continue
-        oracle = explain.ExplainedOracle(zoo.trained(target, split).module, explain.Gradient(), split.shape)
-        make = functools.partial(zoo.network, student, split.shape, 10)
-        fitting = {"steps": PAIRS_STEPS[student][count], "learning_rate": PAIRS_RATE[student], "weight": weight}
+        split = material(target.data, target.standardise).split
+        oracle = explain.ExplainedOracle(target_module(target), explain.Gradient(), split.shape)
+        make = functools.partial(zoo.network, student.network, split.shape, 10, **student.options)
+        fitting = panel.plan.settings(GRADIENT, count) | {"weight": weight}
         result = rl.GradientMatching(make, count, source=split.pool[:-HELD_OUT], **fitting)(oracle, rng=0)
-        row = {"target": target, "student": student, "queries": count, "weight": weight, "seed": 0}
+        row = {"target": target.network, "student": student.network, "queries": count, "weight": weight, "seed": 0}
         row |= {"gap": _gap(result, oracle, split.pool[-HELD_OUT:]), **_where()}
         print(json.dumps(row), flush=True)
         rows.append(row)
         _write(path, rows)
+
+
+def _judged_pairs() -> Iterable[tuple[Panel, int, float]]:
+    for panel in figure("unknown-class", scale_named("laptop")).panels:
+        counts, weights = PAIRS[panel.data]
+        for count, weight in itertools.product(counts, weights):
+            yield panel, count, weight
 
 
 def alike() -> None:
@@ -424,7 +430,7 @@ def _classes_table() -> Iterable[str]:
     gaps = {(r["target"], r["student"], r["queries"], r["weight"]): r["gap"] for r in _read("learned_classes.jsonl")}
     yield "| target by student, queries | " + " | ".join(f"λ = {weight:g}" for weight in WEIGHTS) + " |"
     yield "|---|" + "---|" * len(WEIGHTS)
-    for (target, student), count in itertools.product(PAIRS, (10, 1000)):
+    for target, student, count in dict.fromkeys((target, student, count) for target, student, count, _ in gaps):
         cells = [gaps.get((target, student, count, weight)) for weight in WEIGHTS]
         shown = " | ".join("–" if gap is None else f"{gap:.3f}" for gap in cells)
         yield f"| {target} by {student}, {count:,} | {shown} |"
