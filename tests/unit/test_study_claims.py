@@ -1,6 +1,7 @@
 """The declared studies, and the paper's claims judged on invented rows."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from xml.etree import ElementTree
@@ -10,7 +11,7 @@ import pytest
 
 import relumine as rl
 from relumine.study import Experiment, Measures, Provenance, Row
-from relumine.study.claims import CLAIMS, findings
+from relumine.study.claims import CLAIMS, Finding, findings
 from relumine.study.designs import FIGURES, GRADIENT, MEMBERSHIP, SALIENCY, SCALES, SMOOTHGRAD, figure, scale_named
 from relumine.study.figures import draw_curves, draw_maps
 from relumine.study.needs import memory, note, seconds
@@ -135,6 +136,37 @@ def test_accuracy_is_judged_within_a_point(accuracy, verdict):
     assert found["95 % with 10 gradient queries"] == verdict
 
 
+def finding_of(results: Results, subject: str, says: str) -> Finding:
+    known = {(claim.subject, claim.says): finding for claim, finding in findings({results.figure.name: results})}
+    return known[subject, says]
+
+
+def test_findings_tell_the_spread_over_seeds():
+    """Membership queries of later seeds take ten and a hundred times as many; the deep networks have one seed."""
+
+    def accuracy(e: Experiment) -> float:
+        needed = 10.0 ** (1 + e.seed) if e.loss == "membership" else 1.0
+        return 0.98 if e.budget >= needed else 0.2 + 0.01 * e.seed
+
+    results = invented("main", accuracy)
+    ratio = finding_of(results, "MNIST 2-layer", "100× fewer queries")
+    assert re.search(r"by seed \d[.\d]*× to \d[.\d]*×\)", ratio.ours), ratio.ours
+    low, high = (float(number) for number in re.findall(r"([\d.]+)×", ratio.ours.split("by seed")[1]))
+    assert high / low == pytest.approx(100, rel=0.01)
+    conv = finding_of(results, "MNIST conv", "95 % with 1,000 membership")
+    assert (conv.ours, conv.seeds) == ("98.0 % (98.0–98.0) with 1,000 membership queries", 3)
+    deep = finding_of(results, "CIFAR10 VGG11", "10× fewer queries to reach 75 %")
+    assert ("by seed" in deep.ours, deep.seeds) == (False, 1)
+
+
+def test_a_seed_that_never_gets_there_is_told():
+    results = invented("main", lambda e: 0.98 if e.loss != "membership" or e.budget * (e.seed != 2) >= 1000 else 0.9)
+    rows = [row for row in results.rows if row.experiment.loss != "membership" or row.experiment.seed == 2]
+    rows += [replace(row, measures=replace(row.measures, test_accuracy=1.0)) for row in results.rows if row not in rows]
+    words = finding_of(Results(results.figure, rows), "MNIST conv", "100× fewer queries, to reach 95 %").ours
+    assert "one never in 1" in words
+
+
 def test_one_query_gives_the_target_or_not():
     says = "one gradient query gives the target's accuracy"
     assert verdicts(invented("main", lambda e: 0.978), "MNIST 1-layer")[says] == "same"
@@ -217,10 +249,8 @@ def test_the_page_has_claims_numbers_pictures_and_failures(tmp_path):
     failed = replace(results.rows[0], outcome="FAILED", error="it rained", measures=None)
     known = {"gaussian": Results(results.figure, [failed, *results.rows[1:]])}
     text = page(LAPTOP, known, [], [], {"gaussian": [tmp_path / "gaussian.png"]})
-    assert (
-        "| gaussian | MNIST conv | 84 % with 10 gradient queries | 80.0 % with 10 gradient queries | **short** |"
-        in text
-    )
+    found = "80.0 % (80.0–80.0) with 10 gradient queries"
+    assert f"| gaussian | MNIST conv | 84 % with 10 gradient queries | {found} | 3 | **short** |" in text
     assert "gaussian.png)" in text
     assert "it rained" in text
     assert "Made by `relumine reproduce gaussian --scale laptop`" in text

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, Curve, FigureName, Panel
 from relumine.study.results import Point, Results, queries_to_reach
@@ -24,10 +24,11 @@ _RECONSTRUCTED = 0.95
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found here, in words, and how it compares."""
+    """What was found here, in words, how it compares, and how many seeds every number in it has at least."""
 
     ours: str
     verdict: Verdict
+    seeds: int = 0
 
 
 NOTHING = Finding("not run", "open")
@@ -63,8 +64,8 @@ class AsGoodAsTarget:
         point, target = _at(results.points(panel, GRADIENT), self.budget), results.target_accuracy(panel)
         if point is None or target is None:
             return NOTHING
-        words = f"{_percent(point.mean)} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
-        return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short")
+        words = f"{_accuracy(point)} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
+        return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short", point.seeds)
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,8 @@ class AccuracyAt:
         point = _at(results.points(results.panel(self.panel), self.curve), self.budget)
         if point is None:
             return NOTHING
-        return Finding(
-            f"{_percent(point.mean)} with {_queries(self.budget, self.curve)}", _compared(point.mean, self.accuracy)
-        )
+        words = f"{_accuracy(point)} with {_queries(self.budget, self.curve)}"
+        return Finding(words, _compared(point.mean, self.accuracy), point.seeds)
 
 
 @dataclass(frozen=True)
@@ -100,18 +100,37 @@ class TimesFewer:
 
     def __call__(self, results: Results) -> Finding:
         panel = results.panel(self.panel)
-        gradient, membership = results.points(panel, GRADIENT), results.points(panel, MEMBERSHIP)
-        if not gradient or not membership:
+        counted = self._counted(results, panel)
+        if counted is None:
             return NOTHING
+        if counted.few is None:
+            either = "neither reaches" if counted.many is None else "gradient queries do not reach"
+            return Finding(f"{either} {_percent(counted.level)} with {counted.asked:,}", "short", counted.seeds)
+        if counted.many is None:
+            return self._beyond(counted, counted.few)
+        ratio = counted.many / counted.few
+        numbers = f"{counted.few:,.0f} and {counted.many:,.0f}{self._by_seed(results, panel)}"
+        words = f"{_times(ratio)} fewer to reach {_percent(counted.level)} ({numbers})"
+        return Finding(words, _ratio_compared(ratio, self.factor), counted.seeds)
+
+    def _counted(self, results: Results, panel: Panel, seed: int | None = None) -> "_Counted | None":
+        """Both curves until the level; None if there is none of either."""
+        gradient, membership = (results.points(panel, curve, seed=seed) for curve in (GRADIENT, MEMBERSHIP))
+        if not gradient or not membership:
+            return None
         level = self._level(results, panel, gradient, membership)
         few, many = queries_to_reach(gradient, level), queries_to_reach(membership, level)
-        if few is None:
-            either = "neither reaches" if many is None else "gradient queries do not reach"
-            return Finding(f"{either} {_percent(level)} with {gradient[-1].budget:,}", "short")
-        if many is None:
-            return self._beyond(level, few, membership[-1].budget)
-        words = f"{_times(many / few)} fewer to reach {_percent(level)} ({few:,.0f} and {many:,.0f})"
-        return Finding(words, _ratio_compared(many / few, self.factor))
+        return _Counted(level, few, many, membership[-1].budget, min(p.seeds for p in (*gradient, *membership)))
+
+    def _by_seed(self, results: Results, panel: Panel) -> str:
+        """The lowest and the highest ratio of single seeds, counted by the same rule on their own curves."""
+        single = [self._counted(results, panel, seed) for seed in range(panel.plan.seeds)]
+        counted = [one for one in single if one is not None]
+        ratios = [one.many / one.few for one in counted if one.few is not None and one.many is not None]
+        if len(counted) < 2 or not ratios:
+            return ""
+        never = f", one never in {len(counted) - len(ratios)}" if len(ratios) < len(counted) else ""
+        return f"; by seed {_times(min(ratios))} to {_times(max(ratios))}{never}"
 
     def _level(self, results: Results, panel: Panel, gradient: list[Point], membership: list[Point]) -> float:
         if self.level == "first":
@@ -124,14 +143,25 @@ class TimesFewer:
             return (results.target_accuracy(panel) or 1.0) - _HALF_A_POINT
         return self.level
 
-    def _beyond(self, level: float, few: float, largest: int) -> Finding:
+    def _beyond(self, counted: "_Counted", few: float) -> Finding:
         """Membership queries never got there: the ratio is a lower bound, if they were asked as often."""
+        level, largest = _percent(counted.level), counted.asked
         if largest < few:
-            words = f"{few:,.0f} gradient queries reach {_percent(level)}, {largest:,} membership queries do not"
-            return Finding(words, "open")
-        words = f"more than {_times(largest / few)} fewer to reach {_percent(level)} ({few:,.0f}, and never)"
+            words = f"{few:,.0f} gradient queries reach {level}, {largest:,} membership queries do not"
+            return Finding(words, "open", counted.seeds)
+        words = f"more than {_times(largest / few)} fewer to reach {level} ({few:,.0f}, and never)"
         verdict = _ratio_compared(largest / few, self.factor)
-        return Finding(words, "open" if verdict == "short" else verdict)
+        return Finding(words, "open" if verdict == "short" else verdict, counted.seeds)
+
+
+class _Counted(NamedTuple):
+    """Gradient and membership queries until ``level``, of which so many were asked, by so many seeds."""
+
+    level: float
+    few: float | None
+    many: float | None
+    asked: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -154,16 +184,18 @@ class NoDifference:
 
     def __call__(self, results: Results) -> Finding:
         gaps: dict[str, float] = {}
+        seeds: list[int] = []
         for panel in (panel for panel in results.figure.panels if panel.data == self.data):
-            raw = {point.budget: point.mean for point in results.points(panel, GRADIENT)}
-            smooth = {point.budget: point.mean for point in results.points(panel, self.curve)}
-            gaps |= {f"{panel.title}, {b:,}": smooth[b] - raw[b] for b in raw if b in smooth}
+            raw = {point.budget: point for point in results.points(panel, GRADIENT)}
+            smooth = {point.budget: point for point in results.points(panel, self.curve)}
+            gaps |= {f"{panel.title}, {b:,}": smooth[b].mean - raw[b].mean for b in raw if b in smooth}
+            seeds += [min(smooth[b].seeds, raw[b].seeds) for b in raw if b in smooth]
         if not gaps:
             return NOTHING
         mean, worst = fmean(gaps.values()), min(gaps, key=lambda where: gaps[where])
         words = f"SmoothGrad {_points(mean)} on average; at worst {_points(gaps[worst])} ({worst} queries)"
         verdict: Verdict = "better" if mean > self.points else "same" if mean >= -self.points else "short"
-        return Finding(words, verdict)
+        return Finding(words, verdict, min(seeds))
 
 
 @dataclass(frozen=True)
@@ -174,13 +206,15 @@ class WorksBetter:
     than: str
 
     def __call__(self, results: Results) -> Finding:
-        missing = [_missing(results, results.panel(name)) for name in (self.panel, self.than)]
+        panels = [results.panel(name) for name in (self.panel, self.than)]
+        missing = [_missing(results, panel) for panel in panels]
         if missing[0] is None or missing[1] is None:
             return NOTHING
+        seeds = min(point.seeds for panel in panels for point in results.points(panel, GRADIENT))
         words = (
             f"short of the target by {100 * missing[0]:.1f} points on average, the reverse by {100 * missing[1]:.1f}"
         )
-        return Finding(words, "same" if missing[0] < missing[1] else "short")
+        return Finding(words, "same" if missing[0] < missing[1] else "short", seeds)
 
 
 def reconstructed_level(results: Results, panel: Panel, gradient: list[Point]) -> float:
@@ -208,6 +242,11 @@ def _ratio_compared(ours: float, theirs: float) -> Verdict:
     if ours > theirs * _HALF_A_DECADE:
         return "better"
     return "same" if ours >= theirs / _HALF_A_DECADE else "short"
+
+
+def _accuracy(point: Point) -> str:
+    spread = f" ({100 * point.low:.1f}–{100 * point.high:.1f})" if point.seeds > 1 else ""
+    return _percent(point.mean) + spread
 
 
 def _percent(share: float) -> str:

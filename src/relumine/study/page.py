@@ -62,7 +62,7 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
         return []
     mark = "**{}**" if scale.faithful else "({})"
     table = [
-        (claim.figure, claim.subject, claim.says, finding.ours, mark.format(finding.verdict))
+        (claim.figure, claim.subject, claim.says, finding.ours, f"{finding.seeds}", mark.format(finding.verdict))
         for claim, finding in found
     ]
     short = [claim for claim, finding in found if finding.verdict == "short" and claim.why_short]
@@ -70,12 +70,12 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
     note = (
         "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
         "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached, or the highest "
-        "accuracy that both kinds of queries reach."
+        "accuracy that both kinds of queries reach. *seeds*: of the point with the fewest."
     )
     if not scale.faithful:
         note += " In brackets, because other data stand for the paper's."
     told = ["Why some are short:", "", *reasons, ""] if reasons else []
-    header = ("figure", "network", "the paper", "here", "verdict")
+    header = ("figure", "network", "the paper", "here: mean (lowest–highest seed)", "seeds", "verdict")
     return ["## Claims", "", *_table(header, table), "", note, "", *told]
 
 

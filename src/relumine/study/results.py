@@ -36,12 +36,14 @@ class Results:
         """The panel of this name."""
         return next(panel for panel in self.figure.panels if panel.name == name)
 
-    def points(self, panel: Panel, curve: Curve, measure: Measure = "test_accuracy") -> list[Point]:
-        """The curve's points, by budget."""
+    def points(
+        self, panel: Panel, curve: Curve, measure: Measure = "test_accuracy", seed: int | None = None
+    ) -> list[Point]:
+        """The curve's points, by budget; of one seed or of all."""
         known: dict[int, list[float]] = {}
         for experiment in panel.experiments(curve):
             measures = self._measures.get(experiment.key)
-            if measures is not None:
+            if measures is not None and seed in (None, experiment.seed):
                 known.setdefault(experiment.budget, []).append(getattr(measures, measure))
         return [Point(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
 
