@@ -104,6 +104,19 @@ def test_curves_have_mean_and_spread_over_seeds():
     assert results.target_accuracy(results.panel("mnist conv")) == 0.98
 
 
+def test_a_target_that_was_trained_anew_for_some_rows_is_told():
+    results = invented("main", lambda e: 0.5)
+    assert "trained anew" not in page(LAPTOP, {"main": results}, [], [], {})
+    rows = [
+        replace(row, measures=replace(row.measures, target_accuracy=0.97)) if row.experiment.budget == 10_000 else row
+        for row in results.rows
+    ]
+    mixed = Results(results.figure, rows)
+    assert mixed.target_accuracies(mixed.panel("cifar10 vgg11")) == [0.98, 0.97]
+    text = page(LAPTOP, {"main": mixed}, [], [], {})
+    assert "**CIFAR10, VGG11**, target 98.0 % (trained anew for some rows: 97.0 %):" in text
+
+
 def test_a_failed_row_leaves_a_gap():
     results = invented("main", lambda e: 0.5)
     panel = results.panel("mnist conv")

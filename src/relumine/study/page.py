@@ -85,12 +85,19 @@ def _numbers(results: Results) -> list[str]:
         table = list(_curves(results, panel))
         if not table:
             continue
-        target = results.target_accuracy(panel)
-        about = "" if target is None else f", target {100 * target:.1f} %"
         budgets = [f"{budget:,}" for budget in panel.plan.budgets]
+        about = _about_target(results.target_accuracies(panel))
         lines += [f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)", ""]
         lines += [*_table(("queries", "numbers per query", *budgets), table), "", *_compared(results, panel)]
     return lines
+
+
+def _about_target(accuracies: Sequence[float]) -> str:
+    if not accuracies:
+        return ""
+    others = ", ".join(f"{100 * accuracy:.1f} %" for accuracy in accuracies[1:])
+    again = f" (trained anew for some rows: {others})" if others else ""
+    return f", target {100 * accuracies[0]:.1f} %{again}"
 
 
 def _compared(results: Results, panel: Panel) -> list[str]:

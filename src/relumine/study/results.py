@@ -1,5 +1,6 @@
 """Rows seen through a figure: means and spreads over seeds, per panel, curve and budget."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log10
@@ -7,7 +8,7 @@ from statistics import fmean
 from typing import Literal
 
 from relumine.study.designs import Curve, Figure, Panel
-from relumine.study.experiment import Measures, Row
+from relumine.study.experiment import Row
 
 Measure = Literal["test_accuracy", "agreement"]
 
@@ -56,15 +57,17 @@ class Results:
         return None
 
     def target_accuracy(self, panel: Panel) -> float | None:
-        """Test accuracy of the panel's target."""
-        for curve in self.figure.curves:
-            for measures in self._measured(panel, curve):
-                return measures.target_accuracy
-        return None
+        """Test accuracy of the panel's target; of the one that most rows met, if it was trained more than once."""
+        return next(iter(self.target_accuracies(panel)), None)
 
-    def _measured(self, panel: Panel, curve: Curve) -> list[Measures]:
-        keys = [experiment.key for experiment in panel.experiments(curve)]
-        return [self._measures[key] for key in keys if key in self._measures]
+    def target_accuracies(self, panel: Panel) -> list[float]:
+        """Every test accuracy that rows say the target has, the most frequent first.
+
+        There are several where another machine trained it anew: rounding differs, and training makes much of it.
+        """
+        keys = [experiment.key for experiment in self.figure.of(panel)]
+        met = Counter(self._measures[key].target_accuracy for key in keys if key in self._measures)
+        return [accuracy for accuracy, _ in met.most_common()]
 
 
 def queries_to_reach(points: list[Point], level: float) -> float | None:
