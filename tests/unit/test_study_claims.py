@@ -114,7 +114,7 @@ def test_a_target_that_was_trained_anew_for_some_rows_is_told():
     mixed = Results(results.figure, rows)
     assert mixed.target_accuracies(mixed.panel("cifar10 vgg11")) == [0.98, 0.97]
     text = page(LAPTOP, {"main": mixed}, [], [], {})
-    assert "**CIFAR10, VGG11**, target 98.0 % (trained anew for some rows: 97.0 %):" in text
+    assert "**CIFAR10, VGG11**, target 98.00 % (trained anew for some rows: 97.00 %):" in text
 
 
 def test_a_failed_row_leaves_a_gap():

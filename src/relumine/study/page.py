@@ -93,11 +93,11 @@ def _numbers(results: Results) -> list[str]:
 
 
 def _about_target(accuracies: Sequence[float]) -> str:
-    if not accuracies:
-        return ""
-    others = ", ".join(f"{100 * accuracy:.1f} %" for accuracy in accuracies[1:])
-    again = f" (trained anew for some rows: {others})" if others else ""
-    return f", target {100 * accuracies[0]:.1f} %{again}"
+    if len(accuracies) < 2:
+        return "".join(f", target {100 * accuracy:.1f} %" for accuracy in accuracies)
+    # Those of one recipe are so close that a digit more tells them apart.
+    first, *others = (f"{100 * accuracy:.2f} %" for accuracy in accuracies)
+    return f", target {first} (trained anew for some rows: {', '.join(others)})"
 
 
 def _compared(results: Results, panel: Panel) -> list[str]:
