@@ -274,7 +274,8 @@ _CIFAR_CONV: dict[str, Any] = {
     "smoothing": {"weight": 1.0},
 }
 
-# A student that cannot be its target cannot match its gradients either; λ by held-out answers (docs/learned.md).
+# A student that cannot be its target cannot match its gradients either; λ by held-out answers (docs/learned.md). Deep
+# students keep their own, by the same answers.
 _OF_ANOTHER_CLASS: dict[str, Any] = {"weight": 10.0}
 
 # How deep students learn from gradients (docs/learned.md).
