@@ -177,7 +177,7 @@ def test_a_seed_that_never_gets_there_is_told():
     rows = [row for row in results.rows if row.experiment.loss != "membership" or row.experiment.seed == 2]
     rows += [replace(row, measures=replace(row.measures, test_accuracy=1.0)) for row in results.rows if row not in rows]
     words = finding_of(Results(results.figure, rows), "MNIST conv", "100× fewer queries, to reach 95 %").ours
-    assert "one never in 1" in words
+    assert "never in 1 of 3" in words
 
 
 def test_one_query_gives_the_target_or_not():

@@ -129,7 +129,8 @@ class TimesFewer:
         ratios = [one.many / one.few for one in counted if one.few is not None and one.many is not None]
         if len(counted) < 2 or not ratios:
             return ""
-        never = f", one never in {len(counted) - len(ratios)}" if len(ratios) < len(counted) else ""
+        without = len(counted) - len(ratios)
+        never = f", never in {without} of {len(counted)}" if without else ""
         return f"; by seed {_times(min(ratios))} to {_times(max(ratios))}{never}"
 
     def _level(self, results: Results, panel: Panel, gradient: list[Point], membership: list[Point]) -> float:
