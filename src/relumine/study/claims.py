@@ -64,7 +64,9 @@ class AsGoodAsTarget:
         point, target = _at(results.points(panel, GRADIENT), self.budget), results.target_accuracy(panel)
         if point is None or target is None:
             return NOTHING
-        words = f"{_accuracy(point)} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
+        words = (
+            f"{_percent(point.mean)}{point.spread} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
+        )
         return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short", point.seeds)
 
 
@@ -81,7 +83,7 @@ class AccuracyAt:
         point = _at(results.points(results.panel(self.panel), self.curve), self.budget)
         if point is None:
             return NOTHING
-        words = f"{_accuracy(point)} with {_queries(self.budget, self.curve)}"
+        words = f"{_percent(point.mean)}{point.spread} with {_queries(self.budget, self.curve)}"
         return Finding(words, _compared(point.mean, self.accuracy), point.seeds)
 
 
@@ -243,11 +245,6 @@ def _ratio_compared(ours: float, theirs: float) -> Verdict:
     if ours > theirs * _HALF_A_DECADE:
         return "better"
     return "same" if ours >= theirs / _HALF_A_DECADE else "short"
-
-
-def _accuracy(point: Point) -> str:
-    spread = f" ({100 * point.low:.1f}–{100 * point.high:.1f})" if point.seeds > 1 else ""
-    return _percent(point.mean) + spread
 
 
 def _percent(share: float) -> str:

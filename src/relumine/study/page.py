@@ -121,10 +121,7 @@ def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
 
 
 def _cell(point: Point | None) -> str:
-    if point is None:
-        return "–"
-    spread = "" if point.seeds == 1 else f" ({100 * point.low:.1f}–{100 * point.high:.1f})"
-    return f"{100 * point.mean:.1f}{spread}"
+    return "–" if point is None else f"{100 * point.mean:.1f}{point.spread}"
 
 
 def _exact(records: Sequence[Mapping[str, Any]]) -> list[str]:

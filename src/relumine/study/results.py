@@ -23,6 +23,11 @@ class Point:
     high: float
     seeds: int
 
+    @property
+    def spread(self) -> str:
+        """The lowest and highest in per cent and brackets, to stand after the mean; nothing of one seed."""
+        return f" ({100 * self.low:.1f}–{100 * self.high:.1f})" if self.seeds > 1 else ""
+
 
 class Results:
     """What is known of a figure; rows that are missing or failed leave gaps."""
