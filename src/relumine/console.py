@@ -135,6 +135,8 @@ def _facts(result: Reconstruction, seconds: float) -> list[tuple[str, str]]:
     if result.outcome is Outcome.RECOVERED:
         hidden = " and ".join(f"{units:,}" for units in result.hidden)
         facts.append(("hidden units", hidden or "none: the model is linear"))
+        if result.activation is not None:
+            facts.append(("activation", result.activation))
     elif result.hidden:
         facts.append(("units seen so far", f"{sum(result.hidden):,}"))
     if evidence.noise_floor is not None:

@@ -12,6 +12,7 @@ import torch
 from safetensors import safe_open
 
 import relumine as rl
+from relumine.reconstruct.activation import NAMES, RELU, Activation
 from relumine.reconstruct.export import check_writable, load
 
 SHAPES = {
@@ -21,10 +22,13 @@ SHAPES = {
     "deep": {"hidden": (7, 5)},
     "softmax": {"hidden": (7,), "values": "probabilities"},
     "sigmoid": {"hidden": (7,), "values": "probabilities", "outputs": 1, "skip": True},
+    **{f"of {name}": {"hidden": (7, 5), "activation": Activation(name)} for name in NAMES if name != "tabulated"},
+    "a slope per unit": {"activation": Activation("leaky_relu", np.linspace(-0.5, 0.9, 7))},
+    "a table per unit": {"activation": Activation("tabulated", table=np.random.default_rng(2).normal(size=(7, 4, 3)))},
 }
 
 
-def make_network(hidden=(7,), outputs=3, skip=False, values="logits", inputs=(1, 3, 4)) -> rl.Network:
+def make_network(hidden=(7,), outputs=3, skip=False, values="logits", inputs=(1, 3, 4), activation=RELU) -> rl.Network:
     rng = np.random.default_rng(0)
     sizes = [int(np.prod(inputs)), *hidden, outputs]
     return rl.Network(
@@ -33,6 +37,7 @@ def make_network(hidden=(7,), outputs=3, skip=False, values="logits", inputs=(1,
         inputs=inputs,
         skip=rng.standard_normal((outputs, sizes[0])) if skip else None,
         values=values,
+        activation=activation,
     )
 
 
@@ -66,6 +71,7 @@ def test_onnx_predicts_the_same(network, points, tmp_path):
 def test_safetensors_round_trip_is_exact(network, points, tmp_path):
     again = load(network.save(tmp_path / "clone.safetensors"))
     assert (again.inputs, again.values, again.hidden) == (network.inputs, network.values, network.hidden)
+    assert str(again.activation) == str(network.activation)
     np.testing.assert_array_equal(again.predict(points), network.predict(points))
 
 

@@ -35,7 +35,14 @@ ARROWS = {
 TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.http", "relumine.explain.oracle"}
 
 # Modules that are about torch modules, and are only imported by whoever has one.
-TORCH_BOUND = ("oracle/torch.py", "explain/", "formats/", "reconstruct/matching_", "zoo/")
+TORCH_BOUND = (
+    "oracle/torch.py",
+    "explain/",
+    "formats/",
+    "reconstruct/matching_",
+    "reconstruct/export_torch.py",
+    "zoo/",
+)
 
 
 def imports(module: Path) -> Iterator[str]:

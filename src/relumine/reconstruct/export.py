@@ -3,7 +3,7 @@
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -30,34 +30,9 @@ _ONNX_IR = 10
 
 def to_torch(network: "Network") -> "torch.nn.Module":
     """A float64 module whose parameters have the names of ``network.parameters``; takes n×d or n×shape tensors."""
-    import torch
+    from relumine.reconstruct.export_torch import Clone
 
-    class Clone(torch.nn.Module):
-        """Layers with ReLU between them, a linear skip connection if there is one, softmax if values ask for it."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            sizes = [(weight.shape[1], weight.shape[0]) for weight in network.weights]
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(*size, dtype=torch.float64) for size in sizes)
-            if network.skip is not None:
-                outputs, inputs = network.skip.shape
-                self.skip = torch.nn.Linear(inputs, outputs, bias=False, dtype=torch.float64)
-
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            rows = inputs.flatten(1).to(torch.float64)
-            signal = rows
-            for layer in self.layers[:-1]:
-                signal = torch.relu(layer(signal))
-            outputs: torch.Tensor = self.layers[-1](signal)
-            if network.skip is not None:
-                outputs = outputs + self.skip(rows)
-            if network.values != "probabilities":
-                return outputs
-            return torch.sigmoid(outputs) if outputs.shape[1] == 1 else torch.softmax(outputs, dim=1)
-
-    module = Clone()
-    module.load_state_dict({name: torch.tensor(array) for name, array in network.parameters.items()})
-    return module
+    return Clone(network)
 
 
 def save(network: "Network", path: str | Path) -> Path:
@@ -96,6 +71,7 @@ def load(path: str | Path) -> "Network":
     """Read back a .safetensors file that ``save`` wrote."""
     from safetensors import SafetensorError, safe_open
 
+    from relumine.reconstruct.activation import Activation
     from relumine.reconstruct.network import Network
 
     try:
@@ -109,6 +85,12 @@ def load(path: str | Path) -> "Network":
             inputs=tuple(architecture["inputs"]),
             skip=arrays.get("skip.weight"),
             values=architecture["values"],
+            activation=Activation(
+                # Files of earlier versions name none.
+                architecture.get("activation", "relu"),
+                arrays.get("activation.slope", np.zeros(1)),
+                arrays.get("activation.table"),
+            ),
         )
     except KeyError as error:
         raise TargetError(
@@ -124,21 +106,27 @@ def _write_safetensors(network: "Network", path: Path) -> None:
 
     from relumine import __version__
 
-    architecture = {"layers": len(network.weights), "inputs": network.inputs, "values": network.values}
+    architecture = {
+        "layers": len(network.weights),
+        "inputs": network.inputs,
+        "values": network.values,
+        "activation": network.activation.name,
+    }
     arrays = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in network.parameters.items()}
     save_file(arrays, path, metadata={ARCHITECTURE: json.dumps(architecture), "relumine.version": __version__})
 
 
 def _write_onnx(network: "Network", path: Path) -> None:
-    """A float64 graph from n×shape inputs: Flatten, Gemm and Relu in turn, Add for the skip, Softmax or Sigmoid."""
+    """A float64 graph from n×shape inputs to n×K outputs."""
     from relumine import __version__
+    from relumine.reconstruct.export_onnx import nodes_of
 
     onnx = _onnx()
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
     outputs = len(network.biases[-1])
     double = onnx.TensorProto.DOUBLE
     graph = helper.make_graph(
-        _onnx_nodes(network, helper.make_node),
+        nodes_of(network, onnx),
         "relumine",
         [helper.make_tensor_value_info("input", double, ["batch", *network.inputs])],
         [helper.make_tensor_value_info("output", double, ["batch", outputs])],
@@ -156,26 +144,3 @@ def _onnx() -> Any:
         return import_module("onnx")
     except ImportError as error:
         raise MisuseError("save: writing .onnx needs the onnx package: pip install 'relumine[onnx]'") from error
-
-
-def _onnx_nodes(network: "Network", node: Callable[..., Any]) -> list[Any]:
-    last = len(network.weights) - 1
-    nodes = [node("Flatten", ["input"], ["rows"], axis=1)]
-    signal = "rows"
-    for i in range(last + 1):
-        nodes.append(node("Gemm", [signal, f"layers.{i}.weight", f"layers.{i}.bias"], [f"sum{i}"], transB=1))
-        signal = f"sum{i}"
-        if i < last:
-            nodes.append(node("Relu", [signal], [f"relu{i}"]))
-            signal = f"relu{i}"
-    if network.skip is not None:
-        nodes.append(node("Gemm", ["rows", "skip.weight"], ["skipped"], transB=1))
-        nodes.append(node("Add", [signal, "skipped"], ["together"]))
-        signal = "together"
-    if network.values != "probabilities":
-        nodes.append(node("Identity", [signal], ["output"]))
-    elif len(network.biases[-1]) == 1:
-        nodes.append(node("Sigmoid", [signal], ["output"]))
-    else:
-        nodes.append(node("Softmax", [signal], ["output"], axis=1))
-    return nodes

@@ -1,4 +1,4 @@
-"""Network: a fully connected ReLU network in NumPy, the form that exact methods return."""
+"""Network: a fully connected network in NumPy, the form that exact methods return."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from scipy.special import expit, softmax
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, ValueKind
 from relumine.reconstruct import export
+from relumine.reconstruct.activation import RELU, Activation
 
 if TYPE_CHECKING:
     import torch
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L + S x, followed by softmax where values are probabilities.
+    """x ↦ W_L σ(… σ(W_1 x + b_1) …) + b_L + S x, followed by softmax where values are probabilities.
 
-    ``skip`` (S) is None for a plain network. ``inputs`` is the shape of one input of the target.
+    ``skip`` (S) is None for a plain network. ``inputs`` is the shape of one input of the target. ``activation`` (σ) is
+    the same for all hidden layers; one with a number per unit fits a single hidden layer.
     """
 
     weights: tuple[Array, ...]
@@ -29,6 +31,7 @@ class Network:
     inputs: tuple[int, ...]
     skip: Array | None = None
     values: ValueKind = "real"
+    activation: Activation = RELU
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -41,6 +44,7 @@ class Network:
         named: dict[str, Array] = {}
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             named |= {f"layers.{i}.weight": weight, f"layers.{i}.bias": bias}
+        named |= self.activation.parameters if self.hidden else {}
         return named if self.skip is None else named | {"skip.weight": self.skip}
 
     def logits(self, inputs: Array) -> Array:
@@ -49,10 +53,10 @@ class Network:
         rows = rows.reshape(len(rows), prod(rows.shape[1:]))
         if rows.shape[1] != self.weights[0].shape[1]:
             raise MisuseError(f"predict: expected rows of {self.weights[0].shape[1]} numbers, got {rows.shape[1]}")
-        signal = rows
+        layer = rows
         for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
-            signal = np.maximum(signal @ weight.T + bias, 0)
-        result: Array = signal @ self.weights[-1].T + self.biases[-1]
+            layer = self.activation(layer @ weight.T + bias)
+        result: Array = layer @ self.weights[-1].T + self.biases[-1]
         return result if self.skip is None else result + rows @ self.skip.T
 
     def predict(self, inputs: Array) -> Array:

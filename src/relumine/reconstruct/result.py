@@ -109,6 +109,12 @@ class Reconstruction:
         return self.clone.hidden if self.clone else ()
 
     @property
+    def activation(self) -> str | None:
+        """What the clone's hidden units compute, such as "relu" or "gelu"; None where there are none."""
+        activation = getattr(self.clone, "activation", None)
+        return None if activation is None or not self.hidden else str(activation)
+
+    @property
     def parameters(self) -> "Mapping[str, np.ndarray]":
         """The clone's parameters by name."""
         return self._existing().parameters
