@@ -25,7 +25,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import mnist_targets
-from relumine.study.trial import provenance
+from relumine.jobs.provenance import provenance
 from servers import free_port, program
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""What defences change: every case of the grid (audit/defence_grid.py), attacked exactly and by students.
+"""What defences change: every case of the grid (defence_grid.py), attacked exactly and by students.
 
     OMP_NUM_THREADS=1 python benchmarks/defences.py digits
     RELUMINE_DATA=… OMP_NUM_THREADS=1 python benchmarks/defences.py mnist
@@ -23,16 +23,16 @@ from typing import Any
 import numpy as np
 
 import relumine as rl
+from defence_grid import Family, families
 from relumine import zoo
 from relumine.audit.asking import Questions, ask
 from relumine.audit.attacks import Attack, attacks_for
-from relumine.audit.defence_grid import Family, families
 from relumine.audit.knowledge import knowledge_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.usefulness import usefulness
 from relumine.defend import parse
+from relumine.jobs.provenance import provenance
 from relumine.reconstruct.result import Clone, Reconstruction
-from relumine.study.trial import provenance
 
 Row = dict[str, Any]
 

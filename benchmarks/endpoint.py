@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import relumine as rl
 from problems import Problem, error, two_layer
-from relumine.oracle.sender import Sender
+from relumine.oracle.http.sender import Sender
 from servers import kserve
 
 

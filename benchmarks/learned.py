@@ -34,8 +34,8 @@ from torch.nn import functional
 import relumine as rl
 from relumine import explain, zoo
 from relumine.oracle.base import Offer
-from relumine.reconstruct.matching_fit import Schedule, _Fit
-from relumine.reconstruct.matching_loss import matching
+from relumine.reconstruct.matching.fit import Schedule, _Fit
+from relumine.reconstruct.matching.loss import matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, Panel, figure, scale_named
 from relumine.study.trial import material, target_module

@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import relumine as rl
-from relumine.probe.recipes import FAR
+from relumine.adapt.recipes import FAR
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # the explainers that the tests use
 from explainers import METHODS, Shown, expected, explained, image_network, inputs_of, random_network, right

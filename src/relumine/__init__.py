@@ -7,6 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from relumine.adapt.averaged import Averaged as Averaged
+    from relumine.adapt.decoys import Among as Among
+    from relumine.adapt.divided import DividedByInput as DividedByInput
+    from relumine.adapt.normalised import ScaledByValues as ScaledByValues
+    from relumine.adapt.scaled_inputs import FarAway as FarAway
+    from relumine.adapt.signs import SignsFromValues as SignsFromValues
     from relumine.errors import AccessError as AccessError
     from relumine.errors import BadAnswerError as BadAnswerError
     from relumine.errors import BudgetError as BudgetError
@@ -21,40 +27,34 @@ if TYPE_CHECKING:
     from relumine.errors import RelumineError as RelumineError
     from relumine.errors import StoreError as StoreError
     from relumine.errors import TargetError as TargetError
-    from relumine.oracle.among import Among as Among
-    from relumine.oracle.averaged import Averaged as Averaged
     from relumine.oracle.base import Answer as Answer
     from relumine.oracle.base import Offer as Offer
     from relumine.oracle.base import Oracle as Oracle
-    from relumine.oracle.divided import DividedByInput as DividedByInput
-    from relumine.oracle.endpoint import Endpoint as Endpoint
-    from relumine.oracle.far import FarAway as FarAway
     from relumine.oracle.finite_difference import FiniteDifferences as FiniteDifferences
     from relumine.oracle.function import FunctionOracle as FunctionOracle
-    from relumine.oracle.http import HttpOracle as HttpOracle
-    from relumine.oracle.ledger import Ledger as Ledger
-    from relumine.oracle.link import LogitLink as LogitLink
-    from relumine.oracle.metered import Metered as Metered
-    from relumine.oracle.metered import Progress as Progress
-    from relumine.oracle.metered import Spent as Spent
-    from relumine.oracle.normalised import ScaledByValues as ScaledByValues
-    from relumine.oracle.signs import SignsFromValues as SignsFromValues
+    from relumine.oracle.http.endpoint import Endpoint as Endpoint
+    from relumine.oracle.http.oracle import HttpOracle as HttpOracle
+    from relumine.oracle.logits import LogitLink as LogitLink
+    from relumine.oracle.metering.ledger import Ledger as Ledger
+    from relumine.oracle.metering.metered import Metered as Metered
+    from relumine.oracle.metering.metered import Progress as Progress
+    from relumine.oracle.metering.metered import Spent as Spent
     from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
     from relumine.oracle.torch import TorchOracle as TorchOracle
     from relumine.probe.findings import Findings as Findings
     from relumine.probe.preflight import Probe as Probe
     from relumine.reconstruct.auto import Auto as Auto
-    from relumine.reconstruct.deep import Deep as Deep
+    from relumine.reconstruct.deep.method import Deep as Deep
     from relumine.reconstruct.linear import Linear as Linear
-    from relumine.reconstruct.matching import GradientMatching as GradientMatching
+    from relumine.reconstruct.matching.method import GradientMatching as GradientMatching
     from relumine.reconstruct.network import Network as Network
     from relumine.reconstruct.paper import PaperTwoLayer as PaperTwoLayer
     from relumine.reconstruct.result import Evidence as Evidence
     from relumine.reconstruct.result import Outcome as Outcome
     from relumine.reconstruct.result import Reconstruction as Reconstruction
     from relumine.reconstruct.result import Reconstructor as Reconstructor
-    from relumine.reconstruct.two_layer import TwoLayer as TwoLayer
-    from relumine.reconstruct.values import TwoLayerFromValues as TwoLayerFromValues
+    from relumine.reconstruct.two_layer.method import TwoLayer as TwoLayer
+    from relumine.reconstruct.values.method import TwoLayerFromValues as TwoLayerFromValues
 
 __version__ = "0.1.0"
 
@@ -63,33 +63,33 @@ _HOMES = {
         "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
         "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
-    "oracle.among": "Among",
-    "oracle.averaged": "Averaged",
+    "adapt.decoys": "Among",
+    "adapt.averaged": "Averaged",
     "oracle.base": "Answer Offer Oracle",
-    "oracle.divided": "DividedByInput",
-    "oracle.endpoint": "Endpoint",
-    "oracle.far": "FarAway",
+    "adapt.divided": "DividedByInput",
+    "oracle.http.endpoint": "Endpoint",
+    "adapt.scaled_inputs": "FarAway",
     "oracle.finite_difference": "FiniteDifferences",
     "oracle.function": "FunctionOracle",
-    "oracle.http": "HttpOracle",
-    "oracle.ledger": "Ledger",
-    "oracle.link": "LogitLink",
-    "oracle.metered": "Metered Progress Spent",
-    "oracle.normalised": "ScaledByValues",
-    "oracle.signs": "SignsFromValues",
+    "oracle.http.oracle": "HttpOracle",
+    "oracle.metering.ledger": "Ledger",
+    "oracle.logits": "LogitLink",
+    "oracle.metering.metered": "Metered Progress Spent",
+    "adapt.normalised": "ScaledByValues",
+    "adapt.signs": "SignsFromValues",
     "oracle.sklearn": "SklearnOracle",
     "oracle.torch": "TorchOracle",
     "probe.findings": "Findings",
     "probe.preflight": "Probe",
     "reconstruct.auto": "Auto",
-    "reconstruct.deep": "Deep",
+    "reconstruct.deep.method": "Deep",
     "reconstruct.linear": "Linear",
-    "reconstruct.matching": "GradientMatching",
+    "reconstruct.matching.method": "GradientMatching",
     "reconstruct.network": "Network",
     "reconstruct.paper": "PaperTwoLayer",
     "reconstruct.result": "Evidence Outcome Reconstruction Reconstructor",
-    "reconstruct.two_layer": "TwoLayer",
-    "reconstruct.values": "TwoLayerFromValues",
+    "reconstruct.two_layer.method": "TwoLayer",
+    "reconstruct.values.method": "TwoLayerFromValues",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -19,9 +19,9 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from relumine.oracle.http import HttpOracle
-from relumine.oracle.metered import Progress, Tally
-from relumine.reconstruct.matching import Fitting
+from relumine.oracle.http.oracle import HttpOracle
+from relumine.oracle.metering.metered import Progress, Tally
+from relumine.reconstruct.matching.method import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
 # Where progress goes to a file or a pipe, a line is written no more often than this, but for what must be said.

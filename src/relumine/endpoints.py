@@ -6,8 +6,8 @@ from typing import Any
 
 from relumine.errors import MisuseError, TargetError
 from relumine.oracle.base import DType, Offer
-from relumine.oracle.endpoint import Endpoint, read_endpoint
-from relumine.oracle.http import HttpOracle
+from relumine.oracle.http.endpoint import Endpoint, read_endpoint
+from relumine.oracle.http.oracle import HttpOracle
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from problems import two_layer
 from relumine.audit.result import AuditResult
 from relumine.audit.trial import subject_of
 from relumine.cli import app
-from relumine.study.engines import ThisProcess
+from relumine.jobs.engines import ThisProcess
 from servers import ModelServer, Reply, served
 
 TARGETS = """

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import relumine as rl
 from problems import two_layer
-from relumine.oracle.canary import Canary
+from relumine.oracle.metering.canary import Canary
 from servers import ModelServer, Reply, Seen, await_ready, free_port, served
 
 PROBLEM = two_layer(12, 20, 3, seed=3)

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from relumine.cli import app
+from relumine.jobs.engines import Lost
 from relumine.study import Experiment, LocalProcesses, RayCluster, Row, RunStore, Student, Target, designs, run_study
 from relumine.study.designs import Plan
-from relumine.study.engines import Lost
 
 STUDY = [
     Experiment(

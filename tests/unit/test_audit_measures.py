@@ -14,7 +14,7 @@ from problems import network as problem
 from relumine.audit.data import AuditData, gaussian_data
 from relumine.audit.measures import clone_measures, reference_of
 from relumine.audit.parameters import recovered_share, true_network
-from relumine.reconstruct.matching_student import Student
+from relumine.reconstruct.matching.student import Student
 
 RNG = np.random.default_rng(5)
 

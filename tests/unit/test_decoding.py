@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relumine.oracle.decoding import decoded
+from relumine.oracle.http.decoding import decoded
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60)
 EXACT = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53)  # as float64

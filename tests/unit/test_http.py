@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 import relumine as rl
 from problems import Noisy, error, two_layer
 from relumine.oracle.base import RemoteOracle
-from relumine.oracle.protocol import protocol_of
-from relumine.oracle.sender import USER_AGENT
+from relumine.oracle.http.protocol import protocol_of
+from relumine.oracle.http.sender import USER_AGENT
 from servers import ModelServer, Reply, Seen, free_port, served
 
 PROBLEM = two_layer(5, 4, 3)
@@ -31,7 +31,7 @@ QUICK = {"retries": 2, "timeout": 5.0}
 
 @pytest.fixture(autouse=True)
 def _waits_are_short(monkeypatch):
-    monkeypatch.setattr("relumine.oracle.sender._FIRST_WAIT", 0.01)
+    monkeypatch.setattr("relumine.oracle.http.sender._FIRST_WAIT", 0.01)
 
 
 def rows(n: int, seed: int = 0, d: int = 5) -> np.ndarray:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 import relumine as rl
 from problems import two_layer
 from relumine.cli import app
-from relumine.oracle.endpoint import read_endpoint
-from relumine.oracle.protocol import found_at, protocol_of
+from relumine.oracle.http.endpoint import read_endpoint
+from relumine.oracle.http.protocol import found_at, protocol_of
 from relumine.serve.keys import read_keys
 from servers import ModelServer, Reply, Seen, served
 
@@ -279,7 +279,7 @@ def test_what_is_missing_is_said_before_anything_is_asked(arguments, message, he
 
 
 def test_a_failing_server_is_inconclusive_and_the_same_command_goes_on(here, monkeypatch):
-    monkeypatch.setattr("relumine.oracle.sender._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("relumine.oracle.http.sender._FIRST_WAIT", 0.001)
     server = ModelServer(PROBLEM.oracle, lambda seen, reply: Reply(500, {}) if len(server.requests) > 6 else None)
     with served(server) as url:
         failed = relumine(url, *DESCRIBED, code=3)

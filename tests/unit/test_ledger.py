@@ -126,7 +126,7 @@ def test_an_answer_is_on_disk_before_it_is_returned(path: Path) -> None:
 def test_answers_are_taken_to_the_disk_now_and_then(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in the file itself, without its log, was waited for: a power cut leaves it."""
     metered = rl.Metered(two_layer(5, 4, 3).oracle, ledger=rl.Ledger(path))
-    monkeypatch.setattr("relumine.oracle.ledger._SECONDS_BETWEEN_FLUSHES", 0.0)
+    monkeypatch.setattr("relumine.oracle.metering.ledger._SECONDS_BETWEEN_FLUSHES", 0.0)
     metered(rows(2), gradients=True)
     monkeypatch.undo()
     metered(rows(3, seed=1), gradients=True)

@@ -5,7 +5,7 @@ import pytest
 
 import relumine as rl
 from problems import Counting, Problem, linear, two_layer
-from relumine.oracle.link import saturated
+from relumine.oracle.logits import saturated
 
 
 def behind_softmax(K: int, scale: float = 1, **fields: object) -> Problem:

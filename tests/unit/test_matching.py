@@ -12,9 +12,9 @@ import relumine as rl
 from problems import two_layer
 from relumine import explain
 from relumine.console import FittingBar
-from relumine.reconstruct.matching_logits import in_logits_if_known
-from relumine.reconstruct.matching_loss import matching
-from relumine.reconstruct.queries import Medoids
+from relumine.reconstruct.matching.logits import in_logits_if_known
+from relumine.reconstruct.matching.loss import matching
+from relumine.reconstruct.matching.sources import Medoids
 
 FITTED = rl.Outcome.FITTED
 

@@ -6,7 +6,7 @@ import torch
 
 import relumine as rl
 from problems import two_layer
-from relumine.reconstruct.matching_optimiser import Muon, orthogonal
+from relumine.reconstruct.matching.optimiser import Muon, orthogonal
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,8 +8,8 @@ import relumine as rl
 from problems import two_layer
 from relumine import defend
 from relumine.audit.knowledge import knowledge_of
-from relumine.reconstruct.matching_loss import kind_of
-from relumine.reconstruct.matching_shown import Shown
+from relumine.reconstruct.matching.loss import kind_of
+from relumine.reconstruct.matching.shown import Shown
 
 D, K = 6, 3
 X = np.random.default_rng(0).standard_normal((5, D))

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import relumine as rl
 from problems import two_layer
-from relumine.reconstruct.matching_smoothing import RoundCorners, _Rounded
+from relumine.reconstruct.matching.smoothing import RoundCorners, _Rounded
 
 WAYS = {
     "module": torch.nn.ReLU(),

@@ -11,9 +11,9 @@ from problems import Problem, network, two_layer
 from relumine import defend
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
-from relumine.reconstruct.polish import polished
-from relumine.reconstruct.polish_answers import Answers, Remembering
-from relumine.reconstruct.polish_step import ShallowStep
+from relumine.reconstruct.polish.answers import Answers, Remembering
+from relumine.reconstruct.polish.method import polished
+from relumine.reconstruct.polish.step import ShallowStep
 
 
 def exact(problem: Problem) -> Network:

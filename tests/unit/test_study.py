@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import relumine as rl
+from relumine.jobs.engines import Lost, engine_named
 from relumine.study import (
     Access,
     Experiment,
@@ -23,7 +24,6 @@ from relumine.study import (
     Target,
     run_study,
 )
-from relumine.study.engines import Lost, engine_named
 from relumine.study.runner import check
 from relumine.study.trial import run_experiment
 

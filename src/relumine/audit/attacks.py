@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from relumine.adapt.averaged import Averaged
+from relumine.adapt.decoys import Among
+from relumine.adapt.reconstruction import reconstruct_behind
+from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import Asked, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
 from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
-from relumine.oracle.among import Among
-from relumine.oracle.averaged import Averaged
 from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.metered import Metered, Spent, metered
-from relumine.probe.findings import Told
-from relumine.probe.run import reconstruct_behind
+from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
-from relumine.reconstruct.two_layer import TwoLayer
-from relumine.reconstruct.values import TwoLayerFromValues
+from relumine.reconstruct.two_layer.method import TwoLayer
+from relumine.reconstruct.values.method import TwoLayerFromValues
 
 if TYPE_CHECKING:
     import torch
 
-    from relumine.reconstruct.matching import Loss
+    from relumine.reconstruct.matching.method import Loss
 
 # Of the whole budget an exact reconstruction gets this share; the rest repeats its questions against noise.
 _ROWS_OF_EXACT = 1000
@@ -204,7 +204,7 @@ def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
     oracle: Oracle = at.oracle
     if known.reach is not None:
         low, high = oracle.offer.box or (-known.reach, known.reach)
-        oracle = Told(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
+        oracle = WithOffer(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
     if known.window:
         oracle = Among(oracle, known.window, values=not through, rng=at.rng)
     if known.noise:
@@ -277,7 +277,7 @@ def _learned(
 def _student_of(
     at: Situation, asked: Asked, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
 ) -> Reconstruction:
-    from relumine.reconstruct.matching import GradientMatching
+    from relumine.reconstruct.matching.method import GradientMatching
 
     explanation = known.explanation() if loss != "membership" else None
 

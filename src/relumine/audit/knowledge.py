@@ -19,7 +19,7 @@ from relumine.defend.watch import DistanceWatch, LineWatch
 
 if TYPE_CHECKING:
     from relumine.explain import Explanation
-    from relumine.reconstruct.matching_shown import Shown
+    from relumine.reconstruct.matching.shown import Shown
 
 Settings = Mapping[str, Any]
 
@@ -88,7 +88,7 @@ class Knowledge:
 
     def shown(self) -> "Shown":
         """What a student is compared by."""
-        from relumine.reconstruct.matching_shown import Shown
+        from relumine.reconstruct.matching.shown import Shown
 
         return Shown(self.magnitudes, self.signs, self.scaled, self.masked, self.distorted)
 

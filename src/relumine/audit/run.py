@@ -22,8 +22,8 @@ from relumine.audit.store import AuditStore, Finished
 from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, subject_of, usefulness_of
 from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
 from relumine.errors import StoreError
-from relumine.study.engines import Engine, Lost, ThisProcess, engine_named
-from relumine.study.trial import provenance
+from relumine.jobs.engines import Engine, Lost, ThisProcess, engine_named
+from relumine.jobs.provenance import provenance
 
 # The file of a run folder that holds every answer that a server was asked for.
 LEDGER = "ledger.sqlite"

@@ -3,7 +3,7 @@
 from relumine.audit.attacks import Attack, attacks_for
 from relumine.defend import Chain, parse
 from relumine.oracle.base import Offer, Oracle
-from relumine.oracle.http import HttpOracle
+from relumine.oracle.http.oracle import HttpOracle
 
 # Names of explanations, as ``relumine probe`` and ``relumine serve`` write them, and what attacks know them as: a level
 # whose maps they are, or gradients behind a defence.

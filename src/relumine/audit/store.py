@@ -15,7 +15,7 @@ from relumine.audit.result import (
     unit_pair_from,
 )
 from relumine.errors import StoreError
-from relumine.study.store import Store
+from relumine.jobs.store import Store
 
 FILE = "audit.sqlite"
 

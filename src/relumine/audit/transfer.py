@@ -103,7 +103,7 @@ def _classes(module: "torch.nn.Module", rows: Array) -> Classes:
 
 def _scores(clone: Clone) -> "torch.nn.Module":
     """The clone before any softmax, whose gradients vanish where it is sure."""
-    from relumine.reconstruct.matching_student import Student
+    from relumine.reconstruct.matching.student import Student
 
     if isinstance(clone, Network):
         return replace(clone, values="logits").to_torch()

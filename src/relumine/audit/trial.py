@@ -22,8 +22,8 @@ from relumine.audit.usefulness import usefulness
 from relumine.defend import Chain, parse
 from relumine.errors import MisuseError
 from relumine.oracle.base import Offer, Oracle
-from relumine.oracle.ledger import Ledger
-from relumine.oracle.metered import Metered, Spent
+from relumine.oracle.metering.ledger import Ledger
+from relumine.oracle.metering.metered import Metered, Spent
 from relumine.reconstruct.result import Reconstruction
 
 # Streams of randomness that are not the attack's.

@@ -12,7 +12,7 @@ from relumine.errors import BudgetError, MisuseError, OracleError, RelumineError
 
 if TYPE_CHECKING:
     from relumine.console import Watch
-    from relumine.oracle.ledger import Ledger
+    from relumine.oracle.metering.ledger import Ledger
 
 DONE = 0
 INTERNAL = 1  # a fault in relumine

@@ -13,7 +13,7 @@ from relumine.errors import MisuseError
 if TYPE_CHECKING:
     from relumine.defend.registry import Chain
     from relumine.oracle.base import Oracle
-    from relumine.oracle.ledger import Ledger
+    from relumine.oracle.metering.ledger import Ledger
     from relumine.reconstruct.result import Reconstruction
 
 
@@ -64,12 +64,12 @@ def reconstruct(
     with errors_as_messages(debug):
         from rich.console import Console
 
+        from relumine.adapt.reconstruction import reconstruct_behind
         from relumine.console import Watch, about_endpoint, show
         from relumine.endpoints import EndpointOptions
-        from relumine.oracle.http import HttpOracle
-        from relumine.oracle.metered import Metered
+        from relumine.oracle.http.oracle import HttpOracle
+        from relumine.oracle.metering.metered import Metered
         from relumine.probe.preflight import Probe
-        from relumine.probe.run import reconstruct_behind
         from relumine.probe.screen import show_findings
         from relumine.reconstruct.export import check_writable
         from relumine.targets import fingerprint, load_target
@@ -122,7 +122,7 @@ def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
 
 def _ledger(run: Path, oracle: "Oracle", **facts: object) -> "Ledger":
     """The ledger of a run folder, bound to what must be the same when the run is resumed."""
-    from relumine.oracle.ledger import Ledger
+    from relumine.oracle.metering.ledger import Ledger
 
     ledger = Ledger(run / "ledger.sqlite")
     ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})

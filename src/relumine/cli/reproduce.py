@@ -60,7 +60,7 @@ def reproduce(
     with errors_as_messages(debug):
         from rich.console import Console
 
-        from relumine.study.engines import engine_named
+        from relumine.jobs.engines import engine_named
         from relumine.study.reproduce import differences
         from relumine.study.reproduce import reproduce as reproduced
         from relumine.study.screen import show_claims

@@ -57,7 +57,7 @@ def serve(
             from relumine.serve.app import Limits, make_app
             from relumine.serve.server import listen
             from relumine.serve.server import serve as run_server
-        from relumine.oracle.endpoint import Endpoint
+        from relumine.oracle.http.endpoint import Endpoint
         from relumine.serve.explained import Choice, explained
         from relumine.serve.keys import read_keys
         from relumine.targets import load_target

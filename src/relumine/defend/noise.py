@@ -8,7 +8,7 @@ import numpy as np
 
 from relumine.defend.base import Defended, Of, Rng, as_distribution
 from relumine.oracle.base import Answer, Array, DType, Offer, joined
-from relumine.oracle.metered import Metered, Spent, metered
+from relumine.oracle.metering.metered import Metered, Spent, metered
 
 Repeat = Literal["fresh", "consistent"]
 

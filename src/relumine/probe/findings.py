@@ -3,12 +3,10 @@
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
-from relumine.oracle.metered import Spent
-from relumine.probe.recipes import adapted, restored
+from relumine.adapt.recipes import adapted, restored
+from relumine.adapt.with_offer import WithOffer
+from relumine.oracle.base import Offer, Oracle
+from relumine.oracle.metering.metered import Spent
 from relumine.reconstruct.result import Clone
 
 
@@ -49,7 +47,7 @@ class Findings:
     def adapt(self, oracle: Oracle) -> Oracle:
         """The oracle with gradients where they can be had, and with values alone where they cannot."""
         offer = self.offer if self.recipe is not None else replace(self.offer, gradients="none")
-        told = Told(oracle, offer, one_by_one=self.one_by_one)
+        told = WithOffer(oracle, offer, one_by_one=self.one_by_one)
         return told if self.recipe is None else adapted(told, self.recipe)
 
     def restored(self, clone: Clone) -> Clone:
@@ -62,26 +60,3 @@ class Findings:
         found = {name: value for name, value in vars(self).items() if name not in ("offer", "spent")}
         spent = {"value_queries": self.spent.value_queries, "gradient_queries": self.spent.gradient_queries}
         return {"offer": offer, **found, "spent": spent}
-
-
-class Told:
-    """An oracle of which more is known than it offers itself. ``one_by_one``: ask for one explanation at a time."""
-
-    def __init__(self, oracle: Oracle, offer: Offer, *, one_by_one: bool = False) -> None:
-        if offer.inputs != oracle.offer.inputs or offer.outputs != oracle.offer.outputs:
-            raise MisuseError(f"the findings are of another target: {offer} does not describe {oracle.offer}")
-        self._oracle = oracle
-        self._offer = offer
-        self._one_by_one = one_by_one
-
-    @property
-    def offer(self) -> Offer:
-        """What was found."""
-        return self._offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        if not (gradients and self._one_by_one and len(rows) > 1):
-            return self._oracle(rows, gradients=gradients)
-        answers = [self._oracle(row[None], gradients=True) for row in rows]
-        return Answer(np.concatenate([a.values for a in answers]), np.concatenate([a.jacobians for a in answers]))

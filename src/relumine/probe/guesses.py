@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from relumine.adapt.recipes import FAR, adapted
+from relumine.adapt.with_offer import WithOffer
 from relumine.errors import BadAnswerError
 from relumine.oracle.base import Array
 from relumine.probe.attributions import is_ablation, largest_coordinates
-from relumine.probe.findings import Told
 from relumine.probe.known import Known
-from relumine.probe.recipes import FAR, adapted
 from relumine.probe.slopes import Slopes, measured_slopes, predict
 
 # Below this an ablation does not pass for input × gradient.
@@ -42,7 +42,7 @@ def is_confirmed(known: Known, measured: Slopes, values: Array, recipe: str) -> 
     """Whether the adapter's own gradients predict the slopes: nothing is used that has not been seen to work."""
     points, directions, slopes, tolerance = measured
     try:
-        oracle = adapted(Told(known.meter, known.offer, one_by_one=known.one_by_one), recipe)
+        oracle = adapted(WithOffer(known.meter, known.offer, one_by_one=known.one_by_one), recipe)
         factor = FAR[known.offer.dtype] if recipe.startswith("smoothed") else 1.0
         gradients = oracle(points[:2] / factor, gradients=True).jacobians / factor
     except BadAnswerError:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array, GradientKind
-from relumine.oracle.metered import Metered
+from relumine.oracle.metering.metered import Metered
 
 Classes: TypeAlias = GradientKind | int
 

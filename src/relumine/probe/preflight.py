@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from relumine.adapt.recipes import FAR
 from relumine.oracle.base import Array, Oracle
-from relumine.oracle.metered import Metered, metered
+from relumine.oracle.metering.metered import Metered, metered
 from relumine.probe.attributions import is_ablation, is_complete
 from relumine.probe.findings import Findings
 from relumine.probe.guesses import guessed_recipe, is_confirmed
 from relumine.probe.known import Known
-from relumine.probe.recipes import FAR
 from relumine.probe.slopes import measured_slopes
 from relumine.probe.values import look_at_numbers, look_at_values
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from relumine.console import asked
 from relumine.errors import MisuseError
 from relumine.oracle.base import Oracle
-from relumine.oracle.http import HttpOracle
+from relumine.oracle.http.oracle import HttpOracle
 from relumine.probe.findings import Findings
 
 

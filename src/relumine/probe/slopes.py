@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relumine.oracle.adapter import as_seen, inside
+from relumine.adapt.base import as_seen, inside
 from relumine.oracle.base import Array, DType
 from relumine.probe.known import Known, explained
 

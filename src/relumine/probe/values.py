@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from relumine.oracle.adapter import inside
+from relumine.adapt.base import inside
 from relumine.oracle.base import Array, DType, Offer, Oracle, ValueKind
 from relumine.probe.known import Known
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.metered import Metered, Spent, Tally, metered
-from relumine.reconstruct.deep import Deep
+from relumine.oracle.metering.metered import Metered, Spent, Tally, metered
+from relumine.reconstruct.deep.method import Deep
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
-from relumine.reconstruct.two_layer import TwoLayer
-from relumine.reconstruct.values import TwoLayerFromValues
+from relumine.reconstruct.two_layer.method import TwoLayer
+from relumine.reconstruct.values.method import TwoLayerFromValues
 
 # What no other method would change; what rules out the exact methods that follow.
 _FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)

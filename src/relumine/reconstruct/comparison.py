@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Oracle
-from relumine.reconstruct.line import Line
-from relumine.reconstruct.shallow import Shallow
+from relumine.reconstruct.lines.search import Line
+from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.verification import fresh_points
 
 # In a box lines start in its inner part, this share of its width.

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.function import FunctionOracle
-from relumine.oracle.link import LogitLink, saturated
-from relumine.oracle.metered import Metered, metered
+from relumine.oracle.logits import LogitLink, saturated
+from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.finite_difference import FiniteDifferences, paper_step
-from relumine.oracle.metered import Metered, metered
+from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Oracle
-from relumine.oracle.metered import Spent
+from relumine.oracle.metering.metered import Spent
 
 if TYPE_CHECKING:
     import numpy as np

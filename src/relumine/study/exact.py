@@ -3,8 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
+from relumine.jobs.provenance import provenance
 from relumine.study.experiment import Target
-from relumine.study.trial import material, provenance, target_module
+from relumine.study.trial import material, target_module
 
 # The networks for which there is an exact method that takes few queries.
 EXACT = ("linear", "two_layer")

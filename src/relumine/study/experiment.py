@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from relumine.errors import MisuseError
+from relumine.jobs.provenance import Provenance
 
 ExplanationName = Literal["gradient", "absolute-gradient", "input-times-gradient", "smoothgrad", "integrated-gradients"]
 Source = Literal["pool", "gaussian", "active"]
@@ -128,17 +129,6 @@ class Measures:
     agreement: float
     gaussian_agreement: float
     worst_gap: float
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Where, when and with what a row was made: all that may differ when the same experiment is run again."""
-
-    seconds: float
-    host: str
-    finished: str
-    commit: str | None
-    versions: Mapping[str, str]
 
 
 @dataclass(frozen=True)

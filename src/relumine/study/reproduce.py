@@ -9,10 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from relumine.errors import MisuseError
+from relumine.jobs.engines import Engine, Lost
+from relumine.jobs.provenance import provenance, versions
 from relumine.study import needs
 from relumine.study.claims import Claim, Finding, findings
 from relumine.study.designs import CURVES, FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
-from relumine.study.engines import Engine, Lost
 from relumine.study.exact import EXACT, exact_record
 from relumine.study.experiment import Experiment, Row, Target, key_of
 from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, draw_maps
@@ -22,7 +23,7 @@ from relumine.study.runner import Standing, run_study
 from relumine.study.saliency import Maps, MapsWanted, saliency_maps
 from relumine.study.screen import StudyWatch
 from relumine.study.store import RunStore
-from relumine.study.trial import material, provenance, versions
+from relumine.study.trial import material
 from relumine.zoo.cache import replacing
 
 if TYPE_CHECKING:

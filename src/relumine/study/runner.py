@@ -8,7 +8,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from relumine.errors import MisuseError
-from relumine.study.engines import Engine, Lost
+from relumine.jobs.engines import Engine, Lost
 from relumine.study.experiment import Experiment, Row, Target, key_of
 from relumine.study.store import RunStore
 from relumine.study.trial import asker, failed_row, material, run_experiment, train_target, training_settings

@@ -1,33 +1,28 @@
 """One experiment, from its description to its row: what a worker does."""
 
 import json
-import platform
 import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from functools import lru_cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-import relumine
 from relumine.errors import MisuseError
-from relumine.study.experiment import FAILED, Access, Experiment, Provenance, Row, Target
+from relumine.jobs.provenance import provenance
+from relumine.study.experiment import FAILED, Access, Experiment, Row, Target
 from relumine.study.measures import measured
 
 if TYPE_CHECKING:
     import torch
 
     from relumine.explain import Explanation
-    from relumine.oracle.metered import Spent
-    from relumine.reconstruct.matching import GradientMatching
-    from relumine.reconstruct.queries import Source
+    from relumine.oracle.metering.metered import Spent
+    from relumine.reconstruct.matching.method import GradientMatching
+    from relumine.reconstruct.matching.sources import Source
     from relumine.zoo import Split, Trained, Training
 
 # The answers' noise is drawn from a stream of its own, so that it is not the student's.
@@ -101,7 +96,7 @@ def run_experiment(experiment: Experiment, scratch: Path | None = None) -> Row:
 
 def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) -> Row:
     from relumine.explain import ExplainedOracle
-    from relumine.oracle.metered import Metered
+    from relumine.oracle.metering.metered import Metered
 
     split, deviation = material(experiment.target.data, experiment.target.standardise)
     target = _trained(json.dumps(asdict(experiment.target)))
@@ -134,7 +129,7 @@ def _spent(spent: "Spent") -> dict[str, int]:
 
 def asker(experiment: Experiment, checkpoint: Path | None = None) -> "GradientMatching":
     """The reconstructor of an experiment; a MisuseError if its settings are none of GradientMatching's."""
-    from relumine.reconstruct.matching import GradientMatching
+    from relumine.reconstruct.matching.method import GradientMatching
 
     split, deviation = material(experiment.target.data, experiment.target.standardise)
     shown = explanation(experiment.access, deviation)
@@ -164,7 +159,7 @@ def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.n
 
 
 def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Source":
-    from relumine.reconstruct.queries import Medoids
+    from relumine.reconstruct.matching.sources import Medoids
 
     if experiment.source == "gaussian":
         return "gaussian"
@@ -195,30 +190,3 @@ def explanation(access: Access, deviation: float) -> "Explanation":
 
 def _count(name: str, access: Access) -> dict[str, int]:
     return {} if access.samples is None else {name: access.samples}
-
-
-def provenance(seconds: float) -> Provenance:
-    """Here and now."""
-    finished = datetime.now(UTC).isoformat(timespec="seconds")
-    return Provenance(round(seconds, 2), socket.gethostname(), finished, _commit(), versions())
-
-
-@lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Of what results depend on."""
-    libraries = {name: version(name) for name in ("torch", "numpy")}
-    return {"relumine": relumine.__version__, **libraries, "python": platform.python_version()}
-
-
-@lru_cache(maxsize=1)
-def _commit() -> str | None:
-    """The git commit of the checkout that this file is in, "-dirty" if it was changed since; None elsewhere."""
-    here = Path(__file__).resolve()
-    if not (here.parents[3] / ".git").exists():
-        return None
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, cwd=here.parent, capture_output=True, text=True, check=True, timeout=10)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Oracles behind an address: the description of an endpoint, its protocol, and what sends requests."""

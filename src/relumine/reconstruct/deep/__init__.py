@@ -1,0 +1,9 @@
+"""Deep: several hidden ReLU layers from gradients (docs/deep.md).
+
+    search.py: breakpoints on lines ──> units.py: hyperplanes of first-layer units
+        ──> growth.py: layer after layer; next.py finds the next one through pullback.py and follow.py
+        ──> last.py: the output layer by least squares ──> orientation.py: signs of units ──> verified
+
+book.py keeps what is known, regions.py and walk.py choose points in linear regions, precision.py says what float32
+hides.
+"""

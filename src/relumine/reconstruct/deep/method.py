@@ -1,0 +1,178 @@
+"""Deep: fully connected ReLU networks with any number of hidden layers, from gradients."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.errors import BudgetError, MisuseError
+from relumine.oracle.base import Answer, Array, Oracle
+from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.deep.growth import Growth
+from relumine.reconstruct.deep.search import Search
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
+
+# Fewer points than this are never compared.
+_LEAST_POINTS = 100
+# Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
+_ATTEMPTS = 8
+_TRACES = 3
+# First-layer signals of the points that are to show rare units are spread by so many powers of e.
+_SPREAD = 1.5
+
+
+@dataclass(frozen=True)
+class Deep:
+    """Reconstruct x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L exactly: depth and widths unknown, any number of outputs.
+
+    Hyperplanes that return on different lines are the first layer. With some layers known, regions are chosen in which
+    as many of their features are on as can be (deep_cells.py); there the next layer looks like a first one, and its
+    units are proved in the same way (deep_next.py). Which way around a unit is turned shows in the gradients that it
+    takes part in (deep_pullback.py). Whether a layer is the last, linear least squares on all answers tells
+    (deep_last.py). Where the result differs from the target at fresh points, the unit behind that is traced.
+
+    limit: give up after this many gradient queries
+    points: how many fresh points to compare per hidden unit, by value queries: as many Gaussian ones as ones made to
+        switch on units that rarely are
+    """
+
+    limit: int = 50_000
+    points: int = 12
+
+    def __post_init__(self) -> None:
+        if self.limit < 10 or self.points < 1:
+            raise MisuseError(f"Deep: expected limit >= 10 and points >= 1, got {self.limit} and {self.points}")
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        return self.after(None, oracle, rng)
+
+    def after(
+        self, earlier: tuple[Array, Answer] | None, oracle: Oracle, rng: int | np.random.Generator | None = None
+    ) -> Reconstruction:
+        """The same, beginning with points and answers (with gradients) that another method has paid for."""
+        offer = oracle.offer
+        if offer.gradients != "all" or offer.values in ("label", "none"):
+            raise MisuseError(
+                f"Deep needs values and gradients of all outputs; the oracle offers values={offer.values!r}, "
+                f"gradients={offer.gradients!r}"
+            )
+        meter = metered(oracle)
+        before = meter.spent
+        run = _Run(self, meter, np.random.default_rng(rng))
+        outcome, remark = Outcome.RECOVERED, ""
+        try:
+            run.reconstruct(earlier)
+        except Stop as stop:
+            outcome, remark = stop.outcome, stop.remark
+        except BudgetError as error:
+            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
+        proved = None if outcome is Outcome.RECOVERED else run.growth.proved()
+        spent = meter.spent.since(before)
+        return Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved)
+
+
+class _Run:
+    """The state of one reconstruction."""
+
+    def __init__(self, settings: Deep, meter: Metered, rng: np.random.Generator) -> None:
+        self.settings = settings
+        self.meter = meter
+        self.rng = rng
+        self.search = Search(meter, settings.limit, rng)
+        self.comparison = self.search.comparison
+        self.growth = Growth(self.search, meter)
+        self.network: Network | None = None
+        self.gaussian = 0  # so many of the compared points are Gaussian
+
+    def reconstruct(self, earlier: tuple[Array, Answer] | None) -> None:
+        """Grow a network; where it is wrong, trace what is missing, and grow again."""
+        with self.meter.phase("calibrate"):
+            self.search.calibrate()
+            if earlier is not None:
+                self.search.recall(*earlier)
+        for _ in range(_ATTEMPTS):
+            network = self.growth.network()
+            if network is None:
+                raise Stop(Outcome.INCOMPLETE, self.growth.report())
+            network = self.network = self.search.polished(network)
+            self._compare(network)
+            wrong = np.flatnonzero(self._misses(network) > self._tolerance)
+            if not len(wrong):
+                return
+            with self.meter.phase("trace"):
+                traced = [self._trace(network, self.comparison.points[i]) for i in self._clearest(wrong)[:_TRACES]]
+                if not any(traced):
+                    self.search.whole_line()
+        raise Stop(Outcome.NOT_VERIFIED, f"{len(wrong)} compared points differ after {_ATTEMPTS} attempts")
+
+    # -- verifying
+
+    @property
+    def _tolerance(self) -> float:
+        return self.search.precision.compared
+
+    def _compare(self, network: Network) -> None:
+        """Ask the values at fresh points; they are compared with every later network."""
+        if len(self.comparison.points):
+            return
+        each = max(_LEAST_POINTS, self.settings.points * sum(network.hidden)) // 2
+        with self.meter.phase("verify"):
+            self.comparison.ask(self.comparison.fresh(each))
+            self.gaussian = len(self.comparison.points)
+            self.comparison.ask(self._spread(each))
+
+    def _spread(self, count: int) -> Array:
+        """Points at which few or many first-layer units are on, by much or by little: rare units show at some."""
+        layers = self.growth.layers
+        if not len(layers) or self.search.offer.box is not None:
+            return self.comparison.fresh(count)
+        signals = np.exp(_SPREAD * self.rng.standard_normal((count, layers.widths[0])))
+        on = self.rng.uniform(size=signals.shape) < self.rng.uniform(size=(count, 1))
+        signals = np.where(on, signals, -signals) - layers.biases[0]
+        points: Array = np.linalg.lstsq(layers.rows[0], signals.T, rcond=None)[0].T.astype(np.float64)
+        return self.comparison.representable(self.search.book.outward(points))
+
+    def _misses(self, network: Network) -> Array:
+        """n: the largest difference at each compared point, relative to the larger of its answer and the usual one."""
+        answers = self.comparison.answers
+        usual = float(np.abs(answers[: self.gaussian]).max(initial=0)) or 1.0
+        result: Array = np.abs(network.logits(self.comparison.points) - answers).max(axis=1, initial=0)
+        return np.asarray(result / np.maximum(usual, np.abs(answers).max(axis=1, initial=0)))
+
+    # -- tracing
+
+    def _clearest(self, wrong: NDArray[np.intp]) -> NDArray[np.intp]:
+        """These points in another order: first those at which most features are on, and most of a row will show."""
+        points = self.search.book.inward(self.comparison.points[wrong])
+        on = np.zeros(len(wrong))
+        for signal in self.growth.layers.signals(points):
+            on += (signal > 0).sum(axis=1)
+        return wrong[np.argsort(-on, kind="stable")]
+
+    def _trace(self, network: Network, wrong: Array) -> bool:
+        """Find the kink behind which the network goes wrong: halve the way from where it is right, by values."""
+        right = np.flatnonzero(self._misses(network) <= self._tolerance)
+        if not len(right):
+            return False
+        start = self.comparison.points[self.rng.choice(right)]
+        low, high = 0.0, 1.0
+        for _ in range(self.search.precision.halvings):
+            middle = (low + high) / 2
+            point = self.comparison.representable((start + middle * (wrong - start))[None])
+            value = self.search.oracle(point, gradients=False).values
+            agrees = np.abs(network.logits(point) - value).max() <= 10 * self._tolerance * self.comparison.size
+            low, high = (middle, high) if agrees else (low, middle)
+        book, beyond = self.search.book, high - low
+        ends = [book.inward(start + place * (wrong - start)) for place in (low - beyond, high + beyond)]
+        known = len(book.steps().left)
+        self.search.stretch(ends[0], ends[1])
+        self.growth.leads |= set(range(known, len(book.steps().left)))
+        return bool(book.steps(known).kinked.any())
+
+    # -- results
+
+    def evidence(self, remark: str) -> Evidence:
+        compared = self.network is not None and len(self.comparison.points) > 0
+        gap = float(self._misses(self.network).max()) if self.network and compared else None
+        return Evidence(self.search.noise.floor, None, gap, len(self.comparison.points), remark)

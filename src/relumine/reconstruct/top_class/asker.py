@@ -1,0 +1,194 @@
+"""Asker: the questions of top_class.py. Where to begin, what a line shows, and which line to ask next."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Array, Offer
+from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.lines.profile import Profile
+from relumine.reconstruct.lines.search import Line
+from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.top_class.line import Seen, seen_by_profile, seen_by_tangents
+from relumine.reconstruct.top_class.observations import OneGradient, Sights
+from relumine.reconstruct.top_class.slopes import SlopeSearch
+
+# How far out a line is searched, and how close two points are that lie in one cell nearly always (as in two_layer.py).
+_FAR = {"float64": 1e5, "float32": 1e3}
+_NEAR = {"float64": 1e-5, "float32": 1e-3}
+# Below this noise floor differences of values are slopes.
+_EXACT = 1e-12
+# So many times more points are compared where a box limits the search.
+_IN_A_BOX = 25
+# The border of two classes is found by so many halvings.
+_HALVINGS = 16
+# A line through a compared point begins a little beside it, so that nothing is asked twice.
+_ASIDE = 0.01
+
+
+class Asker:
+    """Asks the oracle: ``comparison`` has the values at fresh points, ``noise`` what the answers look like."""
+
+    def __init__(self, meter: Metered, rng: np.random.Generator, limit: int) -> None:
+        self.meter = meter
+        self.rng = rng
+        self.oracle = OneGradient(meter)
+        self.comparison = Comparison(self.oracle, rng)
+        self.noise = Noise(0.0)
+        self.beside: list[tuple[Array, Array]] = []  # points of lines asked for values, and these
+        self._limit = limit
+        self._asked = 0
+
+    @property
+    def offer(self) -> Offer:
+        """What the target promises."""
+        return self.meter.offer
+
+    def _ask(self, points: Array) -> Sights:
+        self._asked += len(points)
+        if self._asked > self._limit:
+            raise Stop(Outcome.NOT_THIS_CLASS, f"{self._limit} gradient queries were not enough; raise `limit`")
+        return self.oracle.sights(points)
+
+    def _ask_on(self, line: Line, t: list[float]) -> Sights:
+        return self._ask(self.comparison.representable(line.points(t)))
+
+    def values(self, points: Array) -> Array:
+        """The logits at these points."""
+        return self.oracle(points, gradients=False).values
+
+    def compare(self, count: int) -> None:
+        """Ask the values at fresh points; they are compared with every later model."""
+        with self.meter.phase("verify"):
+            corners = 1 if self.offer.box is None else _IN_A_BOX
+            self.comparison.ask(self.comparison.fresh(corners * count))
+        self.oracle.learn_alike(self.comparison.answers)
+
+    # -- where to begin
+
+    def calibrate(self) -> tuple[Line, Sights]:
+        """Find the noise, and a line on which answers are finite; logits' gradients must be constant nearby."""
+        near = _NEAR[self.offer.dtype]
+        for _ in range(3):
+            line, sights = self._finite_line(near)
+            shown = np.concatenate([sights.values.ravel(), sights.gradients.ravel()])
+            self.noise = noise_in(shown, self.offer.dtype)
+            if self.oracle.link is not None:
+                return line, sights
+            first, second = sights.gradients
+            allowed = self.noise.of(float(np.linalg.norm(first)), first.size)
+            if sights.tops[0] == sights.tops[1] and float(np.linalg.norm(second - first)) <= allowed:
+                self._refuse_foreign_gradients(sights)
+                return line, sights
+        raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"3 of 3 gradients changed within {near:g}")
+
+    def _finite_line(self, near: float) -> tuple[Line, Sights]:
+        for _ in range(12):
+            line = self._line()
+            sights = self._ask_on(line, [0.0, near])
+            if np.isfinite(sights.values).all():
+                return line, sights
+            self.comparison.scale /= 2
+        raise Stop(Outcome.SATURATED)
+
+    def _refuse_foreign_gradients(self, sights: Sights) -> None:
+        """Between two close points the value must change as the gradient says."""
+        moved = sights.points[1] - sights.points[0]
+        expected, change = float(sights.gradients[0] @ moved), float(np.diff(sights.explained)[0])
+        allowed = 16 * self.noise.of(float(np.abs(sights.values).max()), 1)
+        length = float(np.linalg.norm(sights.gradients[0]) * np.linalg.norm(moved)) / np.sqrt(moved.size)
+        if abs(change - expected) > allowed + 0.1 * length:
+            raise Stop(
+                Outcome.NOT_THIS_CLASS, "the values do not change as the gradients say: they are of another thing"
+            )
+
+    # -- a line
+
+    def search(self, line: Line, calibrated: Sights | None) -> tuple[list[Seen], Sights]:
+        """The units that a line shows; ``calibrated`` are the sights from which the first line began."""
+        if self.oracle.link is None:
+            begin = self._begin(line, calibrated)
+            cheaply = calibrated is not None and self.noise.floor <= _EXACT and self.offer.box is None
+            found = self._by_slopes(line, begin) if cheaply else None
+            return found or seen_by_tangents(line, begin, self._ask_on, self.noise)
+        profile = Profile(
+            lambda t: self._values_on(line, t)[1],
+            self.noise,
+            box=line.within(self.offer.box),
+            limit=0.5 * self.oracle.link.limit,
+            found=self.meter.found,
+        )
+        return seen_by_profile(line, profile, self._ask_on, self.noise)
+
+    def _by_slopes(self, line: Line, begin: tuple[list[float], Sights]) -> tuple[list[Seen], Sights] | None:
+        """The cheap way: what it overlooks is found on further lines."""
+        search = SlopeSearch(line, self._ask_on, self._values_on, self.noise)
+        found = search.seen(begin)
+        self.beside += search.beside
+        return found
+
+    def _values_on(self, line: Line, t: list[float]) -> tuple[Array, Array]:
+        points = self.comparison.representable(line.points(t))
+        return points, self.values(points)
+
+    def _begin(self, line: Line, calibrated: Sights | None) -> tuple[list[float], Sights]:
+        """The ends of a line and something between them."""
+        low, high = line.within(self.offer.box)
+        far = _FAR[self.offer.dtype]
+        ends = [max(-far, low), min(far, high)]
+        if calibrated is not None:
+            return [0.0, _NEAR[self.offer.dtype], *ends], calibrated.and_then(self._ask_on(line, ends))
+        return [0.0, *ends], self._ask_on(line, [0.0, *ends])
+
+    def _line(self) -> Line:
+        """A random line; in a box one between two points, which is longer than most."""
+        if self.offer.box is None:
+            return self.comparison.line()
+        return _between(*self.comparison.fresh(2))
+
+    def next_line(self, known: Sights, wrong: NDArray[np.intp]) -> Line:
+        """Through a compared point whose largest output was seldom on top so far: it may see what others do not.
+
+        In a box from a point that is ``wrong`` to one that is not: the segment crosses what is missing.
+        """
+        line = self.comparison.line()
+        if len(self.comparison.points) < 2:
+            return line
+        shown = np.bincount(known.tops, minlength=self.offer.outputs)
+        seldom = shown[self.comparison.answers.argmax(axis=1)] + self.rng.random(len(self.comparison.points))
+        order = np.argsort(seldom)
+        start = self.comparison.points[order[0]]
+        if self.offer.box is not None and (self.oracle.link is None or self.rng.random() < 0.5):
+            return _between(*self.comparison.points[self._pair(wrong)])
+        line = Line(start + _ASIDE * (line.direction if self.offer.box is None else 0), line.direction)
+        return line if self.oracle.link is None else self._where_classes_meet(line, order)
+
+    def _pair(self, wrong: NDArray[np.intp]) -> list[int]:
+        """A compared point that is wrong and one that is right, as far as there are such."""
+        every = np.arange(len(self.comparison.points))
+        first = int(self.rng.choice(wrong if len(wrong) else every))
+        right = np.setdiff1d(every, wrong)
+        return [first, int(self.rng.choice(right if len(right) and len(wrong) else np.delete(every, first)))]
+
+    def _where_classes_meet(self, line: Line, order: NDArray[np.intp]) -> Line:
+        """A line along the border of two classes: a softmax is not saturated there, until the border bends away."""
+        tops = self.comparison.answers.argmax(axis=1)
+        others = order[tops[order] != tops[order[0]]]
+        if not len(others):
+            return line
+        start, end = line.start, self.comparison.points[others[0]]
+        one, other = tops[order[0]], tops[others[0]]
+        for _ in range(_HALVINGS):
+            middle = self.comparison.representable((start + end) / 2)
+            values = self.values(middle[None])[0]
+            start, end = (middle, end) if values[one] > values[other] else (start, middle)
+        normal = self._ask(start[None]).gradients[0]
+        size = float(normal @ normal)
+        along = line.direction - normal * float(normal @ line.direction) / size if size > 0 else line.direction
+        return Line(start, along)
+
+
+def _between(one: Array, other: Array) -> Line:
+    """The line that is at one point for t = −1 and at the other for t = 1."""
+    return Line((one + other) / 2, (other - one) / 2)

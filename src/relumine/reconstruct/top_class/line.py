@@ -1,0 +1,184 @@
+"""The units that one line shows when one output is explained at each point of it.
+
+Logits: the largest output is a piecewise-linear function with one output, and the gradient that is answered is its
+gradient. So its kinks are found and proven as those of a single output are (line.py). Where the same output is on top
+on both sides, the kink is a unit's, and the jump a multiple of its row; where another one is, the two outputs meet.
+
+Probabilities: ∇log p_c changes everywhere. The kinks are found from the logits' values, which are piecewise linear up
+to a number common to all classes (profile.py); the gradients just before and just behind a kink differ by a multiple of
+the unit's row, and by a little that is computed afterwards, when all units are known (top_class_fit.py).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Answer, Array
+from relumine.reconstruct.lines.profile import Profile
+from relumine.reconstruct.lines.search import Gap, Line, LineSearch, Sight
+from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.top_class.observations import Sights
+
+# So close to a kink ∇log p is asked, in units of 1 + |t|: far enough to be beyond it, near enough to change by little
+# more than the jump.
+_BESIDE = 1e-7
+# A jump that noise blurs by more than this part of itself names no row.
+_BLURRED = 0.1
+# So many boundaries with the most similar rows are compared.
+_CANDIDATES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A unit's boundary, row·x + bias = 0 with |row| = 1.
+
+    error: how far the row may be off at first
+    noise: how much of that cannot be computed afterwards
+    left, right: the sights on both sides
+    """
+
+    row: Array
+    bias: float
+    error: float
+    noise: float
+    left: int
+    right: int
+
+    def is_same(self, other: "Seen", reach: float) -> bool:
+        """Whether both may be one boundary: rows and biases agree, up to sign, as well as they are known.
+
+        ``reach``: how far from the origin kinks were seen; that is what a row's error makes of the bias's.
+        """
+        sign = float(np.copysign(1.0, self.row @ other.row))
+        allowed = 4 * (self.error + other.error) + 1e-9
+        apart = float(np.linalg.norm(self.row - sign * other.row))
+        return apart <= allowed and abs(self.bias - sign * other.bias) <= allowed * (1 + reach)
+
+    def clear_of(self, points: Array) -> NDArray[np.bool_]:
+        """n: whether it is sure on which side of the boundary each point lies."""
+        close = (10 * self.error + 1e-9) * (1 + np.linalg.norm(points, axis=1))
+        clear: NDArray[np.bool_] = np.abs(points @ self.row + self.bias) > close
+        return clear
+
+
+def seen_by_tangents(
+    line: Line,
+    begin: tuple[list[float], Sights],
+    ask: Callable[[Line, list[float]], Sights],
+    noise: Noise,
+) -> tuple[list[Seen], Sights]:
+    """Every unit whose kink on the line shows in the explained output, proven by gradients on both sides.
+
+    ``begin``: places on the line that were asked already, its ends among them.
+    """
+    places, known = list(begin[0]), begin[1]
+
+    def look(t: list[float], shown: Sights) -> list[Sight]:
+        answer = Answer(shown.explained[:, None], shown.gradients[:, None, :])
+        return line.sights(t, shown.points, answer, noise)
+
+    search = LineSearch(line, look(*begin), noise, independent=False, certain=True)
+    while questions := search.questions():
+        new = ask(line, questions)
+        places, known = places + questions, known.and_then(new)
+        search.add(look(questions, new))
+    rows = {t: i for i, t in enumerate(places)}
+    seen = []
+    for gap in search.gaps:
+        left, right = rows[gap.left.t], rows[gap.right.t]
+        if _proven(gap) and known.of_one(left, right, noise):
+            seen.append(_seen(line, gap, search.tolerance, left, right))
+    return seen, known
+
+
+def _proven(gap: Gap) -> bool:
+    return gap.inside and gap.left_clear and gap.right_clear
+
+
+def _seen(line: Line, gap: Gap, tolerance: float, left: int, right: int) -> Seen:
+    (kink,) = gap.kinks(line)
+    error = tolerance / float(np.linalg.norm(gap.jump))
+    return Seen(kink.row, kink.bias, error, error, left, right)
+
+
+def seen_by_profile(
+    line: Line, profile: Profile, ask: Callable[[Line, list[float]], Sights], noise: Noise
+) -> tuple[list[Seen], Sights]:
+    """Every unit whose kink, found from values, shows in ∇log p of the class that is explained there."""
+    kinks = profile.kinks()
+    ends = [profile.ends[0], *kinks, profile.ends[1]]
+    beside = [
+        min(_BESIDE * (1 + abs(t)), 0.2 * (t - before), 0.2 * (after - t))
+        for before, t, after in zip(ends, kinks, ends[2:], strict=False)
+    ]
+    known = ask(line, [t + side * step for t, step in zip(kinks, beside, strict=True) for side in (-1, 1)] or [0.0])
+    steep = _steepest(known, kinks)
+    seen = []
+    for i, t in enumerate(kinks):
+        left, right = 2 * i, 2 * i + 1
+        jump = known.gradients[right] - known.gradients[left]
+        size = float(np.linalg.norm(jump))
+        # What a softmax leaves of the gradient is small where it is saturated; its rounding is that of the whole.
+        drift = 8 * steep * steep * beside[i] * float(np.abs(known.mixes[left]).max())
+        blur = noise.of(steep + float(np.linalg.norm(known.gradients[left])))
+        if known.of_one(left, right, noise) and size > 0 and blur + drift < _BLURRED * size:
+            row = jump / (size * np.copysign(1.0, jump @ line.direction))
+            bias = -float(row @ line.points([t])[0])
+            seen.append(Seen(row, bias, (blur + drift) / size, blur / size, left, right))
+    return seen, known
+
+
+def _steepest(known: Sights, kinks: list[float]) -> float:
+    """The largest slope of a logit between two kinks: about the length of its gradient, as the line is N(0, I)."""
+    if len(kinks) < 2:
+        return 1.0
+    between = np.diff(kinks)[:, None]
+    return float(np.abs((known.values[2:-1:2] - known.values[1:-2:2]) / between).max())
+
+
+def merged(known: list[Seen], new: list[Seen], offset: int, reach: float) -> list[Seen]:
+    """All boundaries, each as the sight that shows its row best; ``offset`` sights were there before the new ones."""
+    result = list(known)
+    twins = _twins(known, new, reach)
+    for seen, twin in zip(new, twins, strict=True):
+        placed = replace(seen, left=seen.left + offset, right=seen.right + offset)
+        if twin is None:
+            result.append(placed)
+        elif seen.noise < result[twin].noise:
+            result[twin] = placed
+    return result
+
+
+def _twins(known: list[Seen], new: list[Seen], reach: float) -> list[int | None]:
+    """For each new boundary the known one that it is, if any."""
+    if not known or not new:
+        return [None] * len(new)
+    cosines = np.abs(np.array([seen.row for seen in new]) @ np.array([seen.row for seen in known]).T)
+    closest = [np.argsort(-row)[:_CANDIDATES] for row in cosines]  # parallel units have the same row
+    return [
+        next((int(i) for i in candidates if known[i].is_same(seen, reach)), None)
+        for seen, candidates in zip(new, closest, strict=True)
+    ]
+
+
+def absent(known: list[Seen], shown: NDArray[np.intp], line: Line, sights: Sights, resolution: float) -> int:
+    """How many known boundaries this line crosses without a kink, though the output that showed them is on top there.
+
+    A unit of the first layer is where it is everywhere; a bend of a deeper layer is not. ``shown``: those outputs.
+    """
+    places = (sights.points - line.start) @ line.direction / float(line.direction @ line.direction)
+    order = np.argsort(places)
+    count = 0
+    for unit, output in zip(known, shown, strict=True):
+        along = float(unit.row @ line.direction) or 1e-300
+        t = -(float(unit.row @ line.start) + unit.bias) / along
+        i = int(np.searchsorted(places[order], t))
+        if not 0 < i < len(order):
+            continue
+        beside = order[[i - 1, i]]
+        unsure = 10 * unit.error * (1 + float(np.linalg.norm(sights.points[beside], axis=1).max())) / abs(along)
+        far = np.abs(places[beside] - t).min() > resolution * (1 + abs(t)) + unsure
+        count += bool(far and (sights.tops[beside] == output).all())
+    return count

@@ -1,0 +1,341 @@
+"""TwoLayerFromValues: a one-hidden-layer ReLU network from value queries alone, at little more than its parameters.
+
+The line's kinks are found from values on the line, a handful each; then one gradient per cell is taken by differences,
+d values each. That is about (d + 8)(h + 1) values, where the network has (d + 1)h + … parameters (cf. Appendix C, which
+takes a gradient by differences for each of its h·log(h/δ) queries).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.errors import BudgetError, MisuseError
+from relumine.oracle.base import Array, Oracle
+from relumine.oracle.logits import LogitLink
+from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.lines.profile import Profile
+from relumine.reconstruct.lines.search import Line
+from relumine.reconstruct.lines.shallow import Shallow, shallow_from_pieces
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
+from relumine.reconstruct.values.noisy import FewDigits
+from relumine.reconstruct.values.slopes import middles
+from relumine.reconstruct.verification import FRESH_POINTS
+
+# A step along an axis is this part of √d times the distance to the next kink on the line. Random units are crossed by
+# about 1.5 % of such steps; those are found afterwards, from the units themselves, and taken again.
+_STEP = 0.008
+# A unit whose kink is far away on the line runs nearly along it, and may be close all the same.
+_REACH = 0.3
+# A step that comes closer than this to a boundary, in units of the way there, is taken again.
+_MARGIN = 0.4
+# Steps are long enough when the noise of a value, over the step, is below the tolerance by a good part.
+_DIGITS_LOST = 2e9
+# Points among which the one with most room is chosen; this costs no query.
+_CANDIDATES = 4000
+# Places near a line's start whose values tell how they are rounded; farther out, if they are the same near it.
+_FARTHER = 30.0
+_PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
+# Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
+_EXACT = 1e-12
+# Lines tried before the target counts as not of this class.
+_LINES = 3
+
+
+@dataclass(frozen=True)
+class TwoLayerFromValues:
+    """Reconstruct x ↦ W relu(Ax + b) + c from values: any norms, biases, h unknown, h > d, any number of outputs.
+
+    limit: give up after this many value queries
+    points: how many fresh points to compare
+    """
+
+    limit: int = 5_000_000
+    points: int = FRESH_POINTS
+
+    def __post_init__(self) -> None:
+        if self.limit < 100 or self.points < 1:
+            raise MisuseError(
+                f"TwoLayerFromValues: expected limit >= 100 and points >= 1, got {self.limit} and {self.points}"
+            )
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        if oracle.offer.values in ("label", "none"):
+            raise MisuseError(
+                f"TwoLayerFromValues needs real values, logits or probabilities; the oracle offers "
+                f"values={oracle.offer.values!r}"
+            )
+        meter = metered(oracle)
+        before = meter.spent
+        run = _Run(self, meter, np.random.default_rng(rng))
+        outcome, remark = Outcome.RECOVERED, ""
+        try:
+            run.reconstruct()
+        except Stop as stop:
+            outcome, remark = stop.outcome, stop.remark
+        except BudgetError as error:
+            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
+        return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
+
+
+@dataclass(eq=False)
+class _Cell:
+    """A stretch of the line between two kinks: its middle, and the steps by which its gradient is taken."""
+
+    t: float
+    point: Array
+    value: Array
+    reach: float  # distance to the next kink on the line
+    slope: Array  # along the line, from a value within reach
+    steps: Array  # d: signed length of the step along each axis
+    jacobian: Array
+
+
+class _Run:
+    """The state of one reconstruction."""
+
+    def __init__(self, settings: TwoLayerFromValues, meter: Metered, rng: np.random.Generator) -> None:
+        self.settings = settings
+        self.meter = meter
+        self.rng = rng
+        self.offer = meter.offer
+        self.link = LogitLink(meter) if meter.offer.values == "probabilities" else None
+        self.oracle: Oracle = self.link or meter
+        self.comparison = Comparison(self.oracle, rng)
+        self.noise = Noise(0.0)
+        self.model: Shallow | None = None
+        self.spacing: float | None = None
+        self.asked = 0
+        self.few_digits: FewDigits | None = None
+
+    def reconstruct(self) -> None:
+        """Try lines until the network that one of them shows agrees with the target."""
+        for _ in range(_LINES):
+            with self.meter.phase("search"):
+                line = self._line()
+            if self.noise.floor > _EXACT:
+                limit = self.settings.limit - self.asked
+                self.few_digits = FewDigits(self.meter, self.noise, self.settings.points, limit, self.rng)
+                self.few_digits.reconstruct()
+                return
+            self._reconstruct_on(line)
+            with self.meter.phase("verify"):
+                self.comparison.ask(self.comparison.fresh(self.settings.points))
+            if self._wrong():
+                continue
+            with self.meter.phase("verify"):
+                self.comparison.challenge(self._found)
+            if not self._wrong():
+                return
+        if self.offer.box is not None:
+            raise Stop(Outcome.NOT_VERIFIED, "no line inside the box met all units; ask for gradients")
+        far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
+        remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
+        raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
+
+    @property
+    def _found(self) -> Shallow:
+        assert self.model is not None
+        return self.model
+
+    @property
+    def _tolerance(self) -> float:
+        # Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
+        return max(1e-7, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / self.comparison.size)
+
+    def _wrong(self) -> bool:
+        return len(self.comparison.wrong(self._found, self._tolerance)) > 0
+
+    def _ask(self, points: Array) -> Array:
+        self.asked += len(points)
+        if self.asked > self.settings.limit:
+            raise Stop(Outcome.NOT_THIS_CLASS, f"{self.settings.limit} value queries were not enough; raise `limit`")
+        return self.oracle(points, gradients=False).values
+
+    def _reconstruct_on(self, line: Line) -> None:
+        with self.meter.phase("search"):
+            profile = self._profile_of(line)
+            kinks = profile.kinks()
+        self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
+        with self.meter.phase("gradients"):
+            cells = self._cells(line, kinks, profile.ends)
+            self._assemble(line, kinks, cells)
+            self._sharpen(line, kinks, cells)
+            self._fit(cells)
+
+    def _assemble(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
+        """Build the network from the cells; repeat steps that crossed a boundary of it."""
+        for _ in range(6):
+            self._build(line, kinks, cells)
+            untrue = [cell for cell in cells if self._untrue(line, cell)]
+            for cell in untrue:
+                cell.steps *= 0.05
+                self._step(cell, np.arange(len(cell.steps)))
+            if not untrue and not self._take_again(cells, self._found):
+                return
+
+    def _build(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
+        offsets = [cell.value - cell.jacobian @ cell.point for cell in cells]
+        jacobians = [cell.jacobian for cell in cells]
+        self.model = shallow_from_pieces(jacobians, offsets, kinks, line.start, line.direction)
+
+    def _line(self) -> Line:
+        """A line on which answers are finite; they show the noise."""
+        for _ in range(12):
+            line = self.comparison.line()
+            low, high = line.within(self.offer.box)
+            room = min(1.0, -low, high)
+            answers = self._probed(line, room)
+            if len(np.unique(answers)) < len(_PROBES):  # flat somewhere: all units are off, which shows no digits
+                answers = np.concatenate([answers, self._probed(line, min(_FARTHER, -low, high))])
+            self.noise = noise_in(answers, self.offer.dtype)
+            if self.noise.floor > _EXACT or self.link is None or np.isfinite(self.link.logits(answers)).all():
+                return line
+            self.comparison.scale /= 2
+        raise Stop(Outcome.SATURATED)
+
+    def _probed(self, line: Line, room: float) -> Array:
+        self.asked += len(_PROBES)
+        points = self.comparison.representable(line.points(room * t for t in _PROBES))
+        return self.meter(points, gradients=False).values
+
+    def _profile_of(self, line: Line) -> Profile:
+        def values(t: list[float]) -> Array:
+            return self._ask(self.comparison.representable(line.points(t)))
+
+        limit = None if self.link is None else 0.5 * self.link.limit
+        return Profile(values, self.noise, box=line.within(self.offer.box), limit=limit, found=self.meter.found)
+
+    # -- gradients by differences
+
+    def _cells(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_Cell]:
+        """Every cell of the line with its gradient, by one step along each axis."""
+        return [self._cell(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
+
+    def _cell(self, line: Line, t: float, reach: float) -> _Cell:
+        point, aside = self.comparison.representable(line.points([t, t + 0.5 * reach]))
+        value, beside = self._ask(np.array([point, aside]))
+        length = _STEP * min(reach, _REACH) * float(np.linalg.norm(line.direction))
+        steps = np.full(self.offer.dimension, length)
+        if self.offer.box is not None:  # step inwards
+            steps *= np.where(point > np.mean(self.offer.box), -1.0, 1.0)
+        cell = _Cell(
+            t, point, value, reach, (beside - value) / (0.5 * reach), steps, np.zeros((len(value), len(point)))
+        )
+        self._step(cell, np.arange(len(point)))
+        return cell
+
+    def _step(self, cell: _Cell, axes: NDArray[np.intp]) -> None:
+        """Take these partial derivatives by one step along each axis."""
+        moved = np.repeat(cell.point[None], len(axes), axis=0)
+        moved[np.arange(len(axes)), axes] += cell.steps[axes]
+        values = self._ask(moved)
+        cell.jacobian[:, axes] = ((values - cell.value) / cell.steps[axes, None]).T
+
+    def _untrue(self, line: Line, cell: _Cell) -> bool:
+        """Whether the gradient contradicts the slope along the line: then some step crossed a boundary unnoticed."""
+        size = float(np.abs(cell.slope).max()) + float(np.linalg.norm(cell.jacobian))
+        return (
+            float(np.abs(cell.jacobian @ line.direction - cell.slope).max()) > max(1e-6, 1e4 * self.noise.floor) * size
+        )
+
+    def _take_again(self, cells: list[_Cell], model: Shallow) -> bool:
+        """Repeat the steps that crossed a boundary: the other way if that is free, else shorter."""
+        again = False
+        for cell in cells:
+            crossed = np.flatnonzero(_crosses(model, cell.point, cell.steps))
+            if not crossed.size:
+                continue
+            again = True
+            back = _crosses(model, cell.point, -cell.steps)[crossed]
+            cell.steps[crossed] *= np.where(back, 0.05, -1.0)
+            self._step(cell, crossed)
+        return again
+
+    def _sharpen(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
+        """Take the gradients of narrow cells again, at points off the line where there is room for long steps.
+
+        Short steps lose digits. Two units whose kinks are close on the line are far apart elsewhere: at a point where
+        one is on and the other is not, the gradient differs from the model's only by what is wrong about this one.
+        """
+        size = max(float(np.abs(cell.value).max()) for cell in cells)
+        shortest = _DIGITS_LOST * self.noise.floor * size * np.sqrt(self.offer.dimension)
+        narrow = [i for i in range(1, len(cells) - 1) if np.abs(cells[i].steps).min() * size < shortest]
+        for i in narrow:
+            place = self._roomy(i - 1, i)
+            if place is None:
+                continue
+            point, step = place
+            values = self._ask(np.concatenate([point[None], point + step * np.eye(len(point))]))
+            if not np.isfinite(values).all():
+                continue
+            found = self._found
+            wrong = ((values[1:] - values[0]) / step).T - found.jacobians(point[None])[0]
+            away = np.copysign(1.0, kinks[i - 1])
+            on = found.active(point[None])[0, i - 1] > 0
+            # Of the pair's jump, which is known, this much belongs to the other unit: only the cell between changes.
+            cells[i].jacobian = cells[i].jacobian + (away if on else -away) * wrong
+            self._build(line, kinks, cells)
+
+    def _fit(self, cells: list[_Cell]) -> None:
+        """Fit the biases to the cells' values and to some near the origin.
+
+        A kink far out on the line is found well, but the row that carries it back to the origin loses digits.
+        """
+        near = self.comparison.fresh(self.settings.points)
+        values = self._ask(near)
+        known = np.isfinite(values).all(axis=1)
+        size = float(np.abs(values[known]).max(initial=0)) or 1.0
+        points = np.array([cell.point for cell in cells])
+        lost = np.linalg.norm(points, axis=1) / np.array([np.abs(cell.steps).min() for cell in cells])
+        errors = self.noise.floor * size * (1 + lost)
+        typical = np.full(int(known.sum()), float(np.median(errors)) * np.sqrt(len(cells)))
+        self.model = self._found.fitted(
+            np.concatenate([points, near[known]]),
+            np.concatenate([np.array([cell.value for cell in cells]), values[known]]),
+            np.concatenate([errors, typical]),
+        )
+
+    def _roomy(self, first: int, second: int) -> tuple[Array, float] | None:
+        """A point where just one of two units is on, and the longest step along any axis that crosses nothing."""
+        model = self._found
+        candidates = self.comparison.fresh(_CANDIDATES)
+        signals = model.active(candidates)
+        candidates = candidates[(signals[:, first] > 0) != (signals[:, second] > 0)]
+        if not len(candidates):
+            return None
+        steepest = np.maximum(np.abs(model.rows).max(axis=1), 1e-300)
+        room = (np.abs(model.active(candidates)) / steepest).min(axis=1)
+        if self.offer.box is not None:
+            room = np.minimum(room, (self.offer.box[1] - candidates).min(axis=1))
+        best = int(np.argmax(room))
+        return (candidates[best], float(0.5 * room[best])) if room[best] > 0 else None
+
+    # -- results
+
+    def clone(self) -> Network | None:
+        if self.few_digits is not None:
+            return self.few_digits.clone()
+        return None if self.model is None else self.model.network(self.offer, self._tolerance)
+
+    def evidence(self, remark: str) -> Evidence:
+        if self.few_digits is not None:
+            return self.few_digits.evidence(remark)
+        if self.model is None:
+            return Evidence(self.noise.floor, remark=remark)
+        gap = self.comparison.gap(self.model)
+        return Evidence(self.noise.floor, self.spacing, gap, len(self.comparison.points), remark)
+
+
+def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
+    """d: whether the step along each axis crosses a unit's boundary, or comes too close to one to tell."""
+    if not model.units:
+        return np.zeros(len(steps), dtype=bool)
+    signals = model.active(point[None])[0]
+    way = model.rows * steps  # m×d: by how much each unit's signal changes
+    towards = way * signals[:, None] < 0
+    crosses: NDArray[np.bool_] = (towards & (np.abs(way) > _MARGIN * np.abs(signals)[:, None])).any(axis=0)
+    return crosses
