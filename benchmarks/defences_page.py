@@ -22,7 +22,8 @@ and by a student that learns from the answers. The tables say how that went, and
 still worth to an honest reader.
 
 Made by `OMP_NUM_THREADS=1 python benchmarks/defences.py digits`, the same with `mnist` (and `RELUMINE_DATA`), and
-`python benchmarks/defences.py --page` from the rows in [../results](../results); `--check` says whether this page
+`python benchmarks/defences.py --page` from the rows
+([digits](../results/defences-digits.jsonl), [mnist](../results/defences-mnist.jsonl)); `--check` says whether this page
 is what the rows say. {provenance}
 
 ## How to read it

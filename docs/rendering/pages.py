@@ -1,0 +1,72 @@
+"""Pages of the site that are not in docs/: one of the API per room, and the files of the repository that pages link."""
+
+import inspect
+import os
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+import relumine as rl
+
+ROOT = Path(__file__).parents[2]
+# What pages link outside docs/: texts become pages, pictures and rows are copied.
+LINKED = ("CONTRIBUTING.md", "CHANGELOG.md", "results/*.png", "results/*.jsonl", "benchmarks/results/*.jsonl")
+# The rooms of public names in the order of the overview; a further one needs a line here and one in mkdocs.yml.
+TITLES = {
+    "reconstruct": "Methods and results",
+    "oracle": "Oracles",
+    "adapt": "Adapters",
+    "probe": "Preflight",
+    "errors": "Errors",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the generated pages and the linked files."""
+    for name, text in api_pages().items():
+        files.append(File.generated(config, f"api/{name}.md", content=text))
+    for path in sorted(path for pattern in LINKED for path in ROOT.glob(pattern)):
+        name = path.relative_to(ROOT).as_posix()
+        files.append(File.generated(config, name, abs_src_path=str(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Lead links across the border of docs/ to where the linked file lies in the site.
+
+    On the site the repository's root and docs/ are one folder.
+    """
+    folder = Path(page.file.src_uri).parent
+
+    def moved(found: re.Match[str]) -> str:
+        link = os.path.normpath(folder / found[1])
+        inside = link.removeprefix("../").removeprefix("docs/")
+        return f"]({os.path.relpath(inside, folder)}"
+
+    return re.sub(r"\]\(((?:\.\./|docs/)[^)#\s]+)", moved, markdown)
+
+
+def api_pages() -> dict[str, str]:
+    """An overview of every public name, and a page per room with the docstrings."""
+    rooms = {room: sorted(name for name in rl.__all__ if _room(name) == room) for room in map(_room, rl.__all__)}
+    overview = ["# API", "", "```python", "import relumine as rl", "```", ""]
+    for room, title in TITLES.items():
+        rows = [f"| [`rl.{name}`]({room}.md#relumine.{name}) | {_summary(name)} |" for name in rooms[room]]
+        overview += [f"## {title}", "", "| name | what it is |", "|---|---|", *rows, ""]
+    pages = {"index": "\n".join(overview)}
+    for room, names in rooms.items():
+        pages[room] = "\n\n".join([f"# {TITLES[room]}", *(f"::: relumine.{name}" for name in names)])
+    return pages
+
+
+def _room(name: str) -> str:
+    """The room that a public name comes from: relumine.oracle.base is of oracle."""
+    return str(getattr(rl, name).__module__).split(".")[1]
+
+
+def _summary(name: str) -> str:
+    first = (inspect.getdoc(getattr(rl, name)) or "").partition("\n\n")[0]
+    return re.sub(r"``(.+?)``", r"`\1`", first.replace("\n", " ")).replace("|", r"\|")
