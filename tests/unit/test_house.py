@@ -39,7 +39,7 @@ TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.
 # Modules that are about torch modules, and are only imported by whoever has one.
 _MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")
 TORCH_BOUND = (
-    *("oracle/torch.py", "explain/", "formats/", "reconstruct/export_torch.py", "zoo/"),
+    *("oracle/torch.py", "explain/", "formats/", "reconstruct/export/torch.py", "zoo/"),
     *(f"reconstruct/matching/{part}.py" for part in _MATCHING),
 )
 

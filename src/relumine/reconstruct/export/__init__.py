@@ -30,7 +30,7 @@ _ONNX_IR = 10
 
 def to_torch(network: "Network") -> "torch.nn.Module":
     """A float64 module whose parameters have the names of ``network.parameters``; takes n×d or n×shape tensors."""
-    from relumine.reconstruct.export_torch import Clone
+    from relumine.reconstruct.export.torch import Clone
 
     return Clone(network)
 
@@ -119,7 +119,7 @@ def _write_safetensors(network: "Network", path: Path) -> None:
 def _write_onnx(network: "Network", path: Path) -> None:
     """A float64 graph from n×shape inputs to n×K outputs."""
     from relumine import __version__
-    from relumine.reconstruct.export_onnx import nodes_of
+    from relumine.reconstruct.export.onnx import nodes_of
 
     onnx = _onnx()
     helper, numpy_helper = onnx.helper, onnx.numpy_helper
