@@ -78,7 +78,8 @@ def behind_kserve(network: str) -> list[dict[str, object]]:
     module = getattr(mnist_targets, network)()
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
-        torch.jit.trace(module, torch.zeros(2, 1, 28, 28)).save(folder / "net.pt")
+        traced = torch.jit.trace(module, torch.zeros(2, 1, 28, 28))  # type: ignore[no-untyped-call]
+        traced.save(folder / "net.pt")
         url = f"http://127.0.0.1:{port}/v1/models/net"
         server = str(ROOT / "tests" / "kserve_server.py")
         with program(server, str(port), str(folder / "net.pt"), "float32", ready=url, folder=folder, seconds=600):

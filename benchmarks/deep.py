@@ -15,11 +15,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import deep_table
 import relumine as rl
+from relumine.oracle.base import DType
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -30,7 +32,7 @@ class Case:
 
     experiment: str
     widths: str
-    dtype: str
+    dtype: DType
     seed: int
 
     @property
@@ -107,7 +109,7 @@ EXPERIMENTS = {each.__name__: each for each in (networks, fresh, width, depth, t
 class Timed:
     """A random network that counts and times its own answers, independently of the meter."""
 
-    def __init__(self, sizes: tuple[int, ...], dtype: str, seed: int) -> None:
+    def __init__(self, sizes: tuple[int, ...], dtype: DType, seed: int) -> None:
         rng = np.random.default_rng([seed, *sizes])
         self.weights, self.biases = [], []
         for i, (wide, narrow) in enumerate(pairwise(sizes)):
@@ -158,13 +160,13 @@ def train(target: Timed, seed: int) -> None:
     for _ in range(1500):
         batch = torch.randint(len(inputs), (128,), generator=generator)
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(module(inputs[batch]), labels[batch]).backward()
+        torch.nn.functional.cross_entropy(module(inputs[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     target.weights = [layer.weight.detach().double().numpy() for layer in layers]
     target.biases = [layer.bias.detach().double().numpy() for layer in layers]
 
 
-def run(case: Case) -> dict[str, object]:
+def run(case: Case) -> dict[str, Any]:
     """What came out of one case; the error is the largest on 10,000 Gaussian points, relative to the largest output."""
     target = Timed(case.sizes, case.dtype, case.seed)
     if case.experiment == "trained":
@@ -191,7 +193,7 @@ def run(case: Case) -> dict[str, object]:
     return row
 
 
-def rows_of(experiment: str) -> list[dict[str, object]]:
+def rows_of(experiment: str) -> list[dict[str, Any]]:
     """The rows on file; a line that was cut off by an interruption does not count."""
     path = RESULTS / f"deep_{experiment}.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
@@ -211,7 +213,7 @@ def run_missing(experiment: str, seeds: int | None) -> None:
         print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']} s", flush=True)
 
 
-def _key(row: dict[str, object]) -> tuple[object, ...]:
+def _key(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[field.name] for field in fields(Case))
 
 

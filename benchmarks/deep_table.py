@@ -4,6 +4,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 PAGE = Path(__file__).parents[1] / "docs" / "deep.md"
 BEGIN, END = "<!-- begin {} -->", "<!-- end {} -->"
 
-Row = dict[str, object]
+Row = dict[str, Any]
 
 
 def write(rows: dict[str, list[Row]]) -> None:

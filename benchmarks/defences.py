@@ -82,6 +82,7 @@ class Bench:
         self.target = zoo.trained("two_layer", self.split, options=OPTIONS[data])
         self.plain = rl.TorchOracle(self.target.module, self.split.shape)
         self.test = self.split.test.inputs[:TESTS].reshape(-1, self.plain.offer.dimension).astype(np.float64)
+        self.pool = self.split.pool.astype(np.float64)
         self.labels = self.split.test.labels[:TESTS]
         self.classes = self.plain(self.test, gradients=False).values.argmax(1)
         self.gaussian = np.random.default_rng(1807).standard_normal((2000, self.test.shape[1]))
@@ -94,6 +95,7 @@ class Bench:
         """The target at this level, behind this defence."""
         noise = [np.random.default_rng([seed, stream]) for stream in (DEFENCE, VIEW)]
         seen = LEVELS[level].of(self.plain, Setting(self.deviation, noise[1]))
+        assert seen is not None, f"{level}: logits and gradients show every level"
         return parse(words)(seen, noise[0]) if words else seen
 
     def cases(self) -> Iterator[tuple[Family, str, Attack, int, int]]:
@@ -136,7 +138,7 @@ class Bench:
         error = None
         try:
             with time_limit():
-                result = twin or attack(meter, budget, seed, self.split.pool, self.split.shape)
+                result = twin or attack(meter, budget, seed, self.pool, self.split.shape)
         except (rl.RelumineError, OutOfTime) as raised:  # a row too
             result, error = None, f"{type(raised).__name__}: {raised}"
         if answers is not None and result is not None:
@@ -164,7 +166,7 @@ class Bench:
     def answers(self, level: str, words: str, budget: int, seed: int, attack: Attack) -> str:
         """What a student is taught, in short: where a defence changes none of it, the student is the same one."""
         oracle = rl.Metered(self.shown(level, words, seed), budget=budget)
-        questions = Questions(oracle.offer, self.split.pool, np.random.default_rng(seed))
+        questions = Questions(oracle.offer, self.pool, np.random.default_rng(seed))
         maps = attack.name.startswith("learned")
         asked = ask(oracle, budget, questions, gradients=maps)
         known = knowledge_of(level, parse(words) if words else None, self.deviation)
@@ -242,13 +244,13 @@ def _slowness(attack: Attack, words: str) -> int:
     return 1 + coarse if attack.exact else 0
 
 
-def key(row: Row) -> tuple:
+def key(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("level", "defence", "attack", "budget", "seed"))
 
 
 def read(path: Path) -> list[Row]:
     """The rows of a file; of two of the same case the first."""
-    rows: dict[tuple, Row] = {}
+    rows: dict[tuple[Any, ...], Row] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
         row = json.loads(line)
         rows.setdefault(key(row), row)

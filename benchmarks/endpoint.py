@@ -46,7 +46,9 @@ class Clock:
         self._exchange = Sender._exchange
 
     def __enter__(self) -> "Clock":
-        def timed(sender: Sender, client: httpx.Client, url: str, content: bytes) -> object:
+        def timed(
+            sender: Sender, client: httpx.Client, url: str, content: bytes
+        ) -> tuple[int, httpx.Headers, bytearray]:
             self.sent.append((url, content))
             started = time.thread_time()
             try:
@@ -54,7 +56,7 @@ class Clock:
             finally:
                 self.requests += time.thread_time() - started
 
-        Sender._exchange = timed
+        Sender._exchange = timed  # type: ignore[method-assign, assignment]
         self.server -= _server_seconds()
         self.client -= time.process_time()
         self.seconds -= time.perf_counter()
@@ -64,12 +66,12 @@ class Clock:
         self.seconds += time.perf_counter()
         self.client += time.process_time()
         self.server += _server_seconds()
-        Sender._exchange = self._exchange
+        Sender._exchange = self._exchange  # type: ignore[method-assign]
 
 
 def _server_seconds() -> float:
     times = [process.cpu_times() for process in psutil.Process().children(recursive=True)]
-    return sum(each.user + each.system for each in times)
+    return float(sum(each.user + each.system for each in times))
 
 
 def _plainly(sent: list[tuple[str, bytes]]) -> float:

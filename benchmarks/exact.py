@@ -19,6 +19,7 @@ from functools import cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import exact_art
 import exact_table
@@ -26,6 +27,7 @@ import relumine as rl
 from exact_targets import (
     DATASETS,
     SCALINGS,
+    Array,
     Target,
     agreement,
     asked_as_function,
@@ -38,6 +40,7 @@ from exact_targets import (
     trained_target,
 )
 from relumine import defend
+from relumine.oracle.base import ValueKind
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -53,13 +56,13 @@ class Case:
     K: int
     bias: bool
     dtype: str
-    values: str
+    values: ValueKind
     method: str
     seed: int
 
 
-def _case(experiment: str, target: str, size: tuple[int, int, int], method: str, seed: int, **others: object) -> Case:
-    usual = {"bias": True, "dtype": "float64", "values": "real" if size[2] == 1 else "logits"}
+def _case(experiment: str, target: str, size: tuple[int, int, int], method: str, seed: int, **others: Any) -> Case:
+    usual: dict[str, Any] = {"bias": True, "dtype": "float64", "values": "real" if size[2] == 1 else "logits"}
     return Case(experiment, target, *size, method=method, seed=seed, **usual | others)
 
 
@@ -141,7 +144,7 @@ class Timed:
     def offer(self) -> rl.Offer:
         return self._oracle.offer
 
-    def __call__(self, inputs: object, *, gradients: bool) -> rl.Answer:
+    def __call__(self, inputs: Array, *, gradients: bool) -> rl.Answer:
         began, cpu = time.perf_counter(), time.process_time()
         answer = self._oracle(inputs, gradients=gradients)
         self.seconds += time.perf_counter() - began
@@ -174,7 +177,7 @@ def method_of(case: Case) -> rl.Reconstructor:
     return rl.PaperTwoLayer(case.h, delta=0.05) if case.method == "PaperTwoLayer" else getattr(rl, case.method)()
 
 
-def run(case: Case) -> dict[str, object]:
+def run(case: Case) -> dict[str, Any]:
     """What came out of one case."""
     if case.method == "ART":
         return exact_art.run(case.d, case.h, case.K, case.seed)
@@ -205,17 +208,19 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
     """At Gaussian points, and on the data that the target was trained on."""
     if result.clone is None:
         return {}
-    points = {"error": gaussian_points(case.d, case.seed), "error_on_data": target.data}
-    errors = {name: relative_error(result.predict, target.truth, x) for name, x in points.items() if x is not None}
+    points = gaussian_points(case.d, case.seed)
+    errors = {"error": relative_error(result.predict, target.truth, points)}
+    if target.data is not None:
+        errors["error_on_data"] = relative_error(result.predict, target.truth, target.data)
     if case.experiment == "rounded" and case.K > 1:
-        errors["agreement"] = agreement(result.predict, target.truth, points["error"])
+        errors["agreement"] = agreement(result.predict, target.truth, points)
     return errors
 
 
 # -- rows
 
 
-def rows_of(experiment: str) -> list[dict[str, object]]:
+def rows_of(experiment: str) -> list[dict[str, Any]]:
     """The rows on file, one per case; a line that was cut off by an interruption does not count."""
     path = _path(experiment)
     lines = path.read_text().splitlines() if path.exists() else []
@@ -239,7 +244,7 @@ def _path(experiment: str) -> Path:
     return RESULTS / f"exact_{experiment}.jsonl"
 
 
-def _key(row: dict[str, object]) -> tuple[object, ...]:
+def _key(row: dict[str, Any]) -> tuple[object, ...]:
     return tuple(row[field.name] for field in fields(Case))
 
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ SAMPLES = 1000  # for its fit of the last layer; they are queries too
 class _Counted:
     """The target's values in float64, counted at the oracle."""
 
-    def __init__(self, predict: object) -> None:
+    def __init__(self, predict: Callable[[Array], Array]) -> None:
         self._predict = predict
         self.queries = 0
 
@@ -33,15 +35,16 @@ class _NeverEnded(Exception):
     """The time limit was reached."""
 
 
-def run(d: int, h: int, K: int, seed: int) -> dict[str, object]:
+def run(d: int, h: int, K: int, seed: int) -> dict[str, Any]:
     """Outcome, error, queries and seconds of one extraction of ``random_network(d, h, K, True, seed)``."""
     command = [sys.executable, "-W", "ignore", __file__, *map(str, (d, h, K, seed))]
     # The process limits itself; should it not, this does.
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=40 * SECONDS)
-    return json.loads(done.stdout.splitlines()[-1])
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
-def _extract(d: int, h: int, K: int, seed: int) -> dict[str, object]:
+def _extract(d: int, h: int, K: int, seed: int) -> dict[str, Any]:
     import art.config
     from art.attacks.extraction import FunctionallyEquivalentExtraction
     from art.estimators.classification import BlackBoxClassifierNeuralNetwork

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import log2
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
-Row = dict[str, object]
+Row = dict[str, Any]
 Rows = list[Row]
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,12 +32,16 @@ def write(rows: dict[str, Rows]) -> None:
     for name, table in tables.items():
         page = ELSEWHERE.get(name, PAGE)
         block = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
-        text, replaced = re.subn(
-            block, lambda found, t=table: f"{found[1]}{t}\n{found[2]}", page.read_text(), flags=re.DOTALL
-        )
+        # As a function: backslashes in the table are not those of a template.
+        inserted = partial(_inserted, table=table)
+        text, replaced = re.subn(block, inserted, page.read_text(), flags=re.DOTALL)
         if replaced != 1:
             raise SystemExit(f"{page.name}: expected the markers of table {name!r} once, found them {replaced} times")
         page.write_text(text)
+
+
+def _inserted(found: re.Match[str], table: str) -> str:
+    return f"{found[1]}{table}\n{found[2]}"
 
 
 # -- what is read off a group of rows
@@ -71,7 +77,7 @@ def _above(rows: Rows, *limits: float) -> str:
 
 
 def _all(row: Row) -> int:
-    return row.get("gradient_queries", 0) + row["value_queries"]
+    return int(row.get("gradient_queries", 0) + row["value_queries"])
 
 
 def _per_unit(rows: Rows) -> list[float]:

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
+from relumine.oracle.base import GradientKind, ValueKind
 
 Array = np.ndarray
 DATASETS = {"digits": (64, 10), "diabetes": (10, 1), "wine": (13, 3), "breast cancer": (30, 2)}  # inputs, outputs
@@ -58,7 +59,8 @@ class Network:
     c: Array
 
     def predict(self, x: Array) -> Array:
-        return np.maximum(x @ self.A.T + self.b, 0) @ self.W.T + self.c
+        outputs: Array = np.maximum(x @ self.A.T + self.b, 0) @ self.W.T + self.c
+        return outputs
 
     def query(self, x: Array, gradients: bool) -> tuple[Array, Array | None]:
         z = x @ self.A.T + self.b
@@ -97,7 +99,7 @@ def paper_network(d: int, h: int, seed: int) -> Network:
     return Network(A, np.zeros(h), rng.standard_normal((1, h)), np.zeros(1))
 
 
-def asked_as_function(network: Network, gradients: str = "all") -> Target:
+def asked_as_function(network: Network, gradients: GradientKind = "all") -> Target:
     """The network behind a Python function, in float64."""
     K, d = len(network.c), network.A.shape[1]
     offer = rl.Offer((d,), K, "real" if K == 1 else "logits", gradients)
@@ -124,7 +126,7 @@ def trained_target(d: int, h: int, K: int, seed: int) -> Target:
     loss = torch.nn.CrossEntropyLoss() if K > 1 else torch.nn.BCEWithLogitsLoss()
     optimiser = torch.optim.Adam(module.parameters(), lr=2e-3)
     for _ in range(30):
-        for batch in torch.randperm(len(x)).split(64):
+        for batch in torch.randperm(len(x)).split(64):  # type: ignore[no-untyped-call]
             optimiser.zero_grad()
             loss(module(x[batch]), y[batch]).backward()
             optimiser.step()
@@ -148,7 +150,7 @@ def _digits(d: int) -> tuple[Array, Array]:
 # -- trained scikit-learn networks
 
 
-def sklearn_target(dataset: str, scaling: str, h: int, values: str, seed: int) -> Target:
+def sklearn_target(dataset: str, scaling: str, h: int, values: ValueKind, seed: int) -> Target:
     """An MLP trained on standardised or raw inputs, or (pipeline) trained on standardised and asked raw ones."""
     model, scaler, x, score = _fitted(dataset, scaling != "unscaled", h, seed)
     if scaling == "scaled":

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.special import expit, softmax
@@ -23,6 +24,7 @@ import case_rows
 import relumine as rl
 from exact_targets import Array, Network, agreement, gaussian_points, network_of, random_network, relative_error
 from relumine import defend
+from relumine.oracle.base import ValueKind
 
 RESULTS = Path(__file__).parent / "results" / "exact_values_noisy.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "two-layer.md"
@@ -36,7 +38,7 @@ _BEGIN, _END = "<!-- few digits: from the rows -->", "<!-- end of few digits -->
 class Case:
     """One run: which network, answering how."""
 
-    values: str
+    values: ValueKind
     d: int
     h: int
     K: int
@@ -46,7 +48,8 @@ class Case:
 
 def cases(seeds: tuple[int, ...] = SEEDS) -> Iterator[Case]:
     """Logits first, since they take less time."""
-    for values in ("logits", "probabilities"):
+    kinds: tuple[ValueKind, ...] = ("logits", "probabilities")
+    for values in kinds:
         for size in SIZES:
             for answers in ANSWERS:
                 yield from (Case(values, *size, answers, seed) for seed in seeds if seed % 10 < _most(values, size))
@@ -67,7 +70,7 @@ def _answering(network: Network, values: str) -> Callable[[Array], Array]:
 
 def _asked(case: Case) -> tuple[rl.Oracle, Callable[[Array], Array]]:
     network = random_network(case.d, case.h, case.K, True, case.seed)
-    kind = "real" if (case.K, case.values) == (1, "logits") else case.values
+    kind: ValueKind = "real" if (case.K, case.values) == (1, "logits") else case.values
     if case.answers == "float32":
         module = network.module("float32")
         return rl.TorchOracle(module, case.d, values=kind), _answering(network_of(module), case.values)
@@ -77,7 +80,7 @@ def _asked(case: Case) -> tuple[rl.Oracle, Callable[[Array], Array]]:
     return defend.parse(f"round:{case.answers[0]}")(oracle), truth
 
 
-def run(case: Case) -> dict[str, object]:
+def run(case: Case) -> dict[str, Any]:
     """What came out of one case; errors at 10,000 Gaussian points, relative to the largest value there."""
     oracle, truth = _asked(case)
     began = time.process_time()
@@ -102,7 +105,7 @@ def run(case: Case) -> dict[str, object]:
 
 def table() -> str:
     """One line per network and kind of answers."""
-    kinds: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    kinds: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in case_rows.read(RESULTS):
         kinds[case_rows.key(row, Case)[:-1]].append(row)
     lines = [
@@ -117,7 +120,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _line(case: Case, found: list[dict[str, object]]) -> str:
+def _line(case: Case, found: list[dict[str, Any]]) -> str:
     right = [row for row in found if row["outcome"] == "RECOVERED"]
     fresh = [row for row in found if row["seed"] >= 1000]
     fresh_right = sum(row["outcome"] == "RECOVERED" for row in fresh)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from statistics import fmean, median, stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ import relumine as rl
 from relumine import explain, zoo
 from relumine.oracle.base import Offer
 from relumine.reconstruct.matching.fit import Schedule, _Fit
-from relumine.reconstruct.matching.loss import matching
+from relumine.reconstruct.matching.loss import Matching, matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, Panel, figure, scale_named
 from relumine.study.trial import material, target_module
@@ -51,7 +51,7 @@ ROUNDS = 12
 CHOICES = ((Target("conv", "mnist"), (10, 30)), (Target("two_layer", "mnist"), (10, 30)))
 SEEDS = 5
 
-SETTINGS = (
+SETTINGS: tuple[dict[str, Any], ...] = (
     {},
     {"weight": 0.01},
     {"weight": 1.0},
@@ -62,7 +62,13 @@ SETTINGS = (
     {"rounding": 0.5},
     {"logits_by": "cross-entropy"},
 )
-DEEP_SETTINGS = ({}, {"optimiser": "adam"}, {"weight": 0.3}, {"weight": 10.0}, {"learning_rate": 0.12})
+DEEP_SETTINGS: tuple[dict[str, Any], ...] = (
+    {},
+    {"optimiser": "adam"},
+    {"weight": 0.3},
+    {"weight": 10.0},
+    {"learning_rate": 0.12},
+)
 
 
 class Judged(NamedTuple):
@@ -75,8 +81,8 @@ class Judged(NamedTuple):
     target: Target
     source: str
     queries: int
-    fitting: dict[str, object]
-    changes: tuple[dict[str, object], ...]
+    fitting: dict[str, Any]
+    changes: tuple[dict[str, Any], ...]
     seeds: int
     sigma: float = 0.0
 
@@ -170,13 +176,15 @@ def _plain(student: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Ca
 
     def step() -> None:
         optimiser.zero_grad()
-        functional.cross_entropy(student(inputs), labels).backward()
+        functional.cross_entropy(student(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
     return step
 
 
-def _naive(student: nn.Module, task: object) -> Callable[[], None]:
+def _naive(student: nn.Module, task: Matching) -> Callable[[], None]:
+    maps = task.maps
+    assert maps is not None
     student.eval()
     optimiser = torch.optim.AdamW(student.parameters(), 1e-4, fused=True)
 
@@ -184,10 +192,10 @@ def _naive(student: nn.Module, task: object) -> Callable[[], None]:
         optimiser.zero_grad()
         inputs = task.inputs.clone().requires_grad_()
         values = student(inputs)
-        gap = sum(
-            (torch.autograd.grad(values[:, k].sum(), inputs, create_graph=True)[0] - task.maps[:, k]).square().sum()
-            for k in range(values.shape[1])
-        )
+        gap = torch.zeros(())
+        for k in range(values.shape[1]):
+            (slope,) = torch.autograd.grad(values[:, k].sum(), inputs, create_graph=True)
+            gap = gap + (slope - maps[:, k]).square().sum()
         (gap / (len(inputs) * task.scale) + 0.1 * (values - task.values).square().mean()).backward()
         optimiser.step()
 
@@ -317,9 +325,8 @@ def _one_map_each(by: explain.Explanation, module: nn.Module, images: torch.Tens
     """The map of one random combination of outputs, the same for all images."""
     direction = torch.randn(1, 1, 10, generator=torch.Generator().manual_seed(0))
     rng = np.random.default_rng(seed)
-    parts = [
-        by.maps(module, part, classes=direction.expand(len(part), 1, 10), rng=rng).maps for part in images.split(10)
-    ]
+    batches = images.split(10)  # type: ignore[no-untyped-call]
+    parts = [by.maps(module, part, classes=direction.expand(len(part), 1, 10), rng=rng).maps for part in batches]
     return torch.cat(parts).flatten(1).double().numpy()
 
 
@@ -415,7 +422,7 @@ def _noisy_table() -> Iterable[str]:
     return _judged_table(NOISY, NOISY_SETTINGS, "learned_noisy.jsonl")
 
 
-def _judged_table(students: tuple[Judged, ...], changes: Iterable[dict[str, object]], name: str) -> Iterable[str]:
+def _judged_table(students: tuple[Judged, ...], changes: Iterable[dict[str, Any]], name: str) -> Iterable[str]:
     rows = _read(name)
     yield "| changed | " + " | ".join(of.name for of in students) + " |"
     yield "|---|" + "---|" * len(students)
@@ -455,7 +462,7 @@ def _unseen_table() -> Iterable[str]:
         yield f"| {row['data']} | {row['layer']} | {row['units']:,} | {row['on']:,} | {share} |"
 
 
-def _where() -> dict[str, object]:
+def _where() -> dict[str, Any]:
     return {
         "torch": version("torch"),
         "python": platform.python_version(),
@@ -464,11 +471,11 @@ def _where() -> dict[str, object]:
     }
 
 
-def _read(name: str) -> list[dict]:
+def _read(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (RESULTS / name).read_text("utf-8").splitlines()]
 
 
-def _write(path: Path, rows: list[dict]) -> None:
+def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
 
 

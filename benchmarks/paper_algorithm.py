@@ -11,6 +11,7 @@ Prints one line of a Markdown table per h.
 import argparse
 import time
 from math import log2
+from typing import Literal
 
 import numpy as np
 
@@ -50,7 +51,7 @@ def error(result: rl.Reconstruction, target: Target) -> float:
     return float(np.abs(result.predict(x) - truth).max() / np.abs(truth).max())
 
 
-def row(dimension: int, hidden: int, seeds: int, form: str, bound: str | None) -> str:
+def row(dimension: int, hidden: int, seeds: int, form: str, bound: Literal["paper", "tight"] | None) -> str:
     """Run ``seeds`` targets and summarise them."""
     offer = rl.Offer((dimension,), 1, gradients="all" if form == "gradients" else "none")
     method = rl.PaperTwoLayer(hidden, bound=bound)

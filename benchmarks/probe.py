@@ -69,7 +69,7 @@ def digits(bias: bool) -> nn.Sequential:
     optimiser = torch.optim.Adam(module.parameters(), lr=0.01)
     for _ in range(150):
         optimiser.zero_grad()
-        nn.functional.cross_entropy(module(x), y).backward()
+        nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return module.eval()
 

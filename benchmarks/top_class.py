@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from sklearn.datasets import load_digits
 import case_rows
 import relumine as rl
 from exact_targets import Network, gaussian_points, network_of, random_network, relative_error
+from relumine.oracle.base import GradientKind, ValueKind
 
 RESULTS = Path(__file__).parent / "results" / "exact_top.jsonl"
 PAGE = Path(__file__).parent.parent / "docs" / "two-layer.md"
@@ -40,8 +42,8 @@ class Case:
     d: int
     h: int
     K: int
-    values: str = "logits"
-    gradients: str = "top"
+    values: ValueKind = "logits"
+    gradients: GradientKind = "top"
     dtype: str = "float64"
     seed: int = 0
 
@@ -95,14 +97,14 @@ def trained_network(d: int, h: int, K: int, seed: int) -> Network:
     module = torch.nn.Sequential(torch.nn.Linear(d, h), torch.nn.ReLU(), torch.nn.Linear(h, K)).double()
     optimiser = torch.optim.Adam(module.parameters(), lr=2e-3)
     for _ in range(40):
-        for batch in torch.randperm(len(x)).split(64):
+        for batch in torch.randperm(len(x)).split(64):  # type: ignore[no-untyped-call]
             optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(module(x[batch]), torch.tensor(labels)[batch]).backward()
+            torch.nn.functional.cross_entropy(module(x[batch]), torch.tensor(labels)[batch]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
     return network_of(module)
 
 
-def run(case: Case) -> dict[str, object]:
+def run(case: Case) -> dict[str, Any]:
     """What came out of one case; errors at 10,000 Gaussian points that nobody has seen."""
     module = network_for(case).module(case.dtype)
     truth = network_of(module).predict  # the function that the parameters define, computed in float64
@@ -132,7 +134,7 @@ def run(case: Case) -> dict[str, object]:
 
 def table() -> str:
     """One line per kind of target."""
-    kinds: dict[tuple[object, ...], list[dict[str, object]]] = defaultdict(list)
+    kinds: dict[tuple[object, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in case_rows.read(RESULTS):
         kinds[case_rows.key(row, Case)[1:-1]].append(row)
     lines = [
