@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.metering.metered import Metered, Spent, Tally, metered
+from relumine.oracle.base import Offer, Oracle
+from relumine.oracle.metering.metered import Spent, Tally, metered
+from relumine.oracle.metering.recording import Recorder
 from relumine.reconstruct.deep.method import Deep
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
@@ -37,7 +38,7 @@ class Auto:
     student: Reconstructor | None = None
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
-        meter = _Recorder(metered(oracle))
+        meter = Recorder(metered(oracle))
         generator = np.random.default_rng(rng)
         phases: dict[str, Tally] = {}
         for name, method in _steps(meter.offer).items():
@@ -57,49 +58,7 @@ class Auto:
         return replace(result, spent=Spent.of(phases))
 
 
-class _Recorder(Metered):
-    """A meter that keeps what was answered with gradients, and does not ask it again."""
-
-    def __init__(self, meter: Metered) -> None:
-        self._meter = meter
-        self._points: list[Array] = []
-        self._answers: list[Answer] = []
-        self._rows: dict[bytes, int] = {}
-        self.phase = meter.phase  # type: ignore[method-assign]
-        self.found = meter.found  # type: ignore[method-assign]
-
-    @property
-    def offer(self) -> Offer:
-        return self._meter.offer
-
-    @property
-    def spent(self) -> Spent:
-        return self._meter.spent
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        if not gradients or self.offer.random:
-            return self._meter(inputs, gradients=gradients)
-        keys = [np.ascontiguousarray(row).tobytes() for row in inputs]
-        new = [i for i, key in enumerate(keys) if key not in self._rows]
-        if new or not keys:
-            answer = self._meter(inputs[new], gradients=True)
-            for i, position in enumerate(new):
-                self._rows[keys[position]] = len(self._points)
-                self._points.append(inputs[position])
-                self._answers.append(Answer(answer.values[i], answer.jacobians[i]))
-        return self._joined([self._rows[key] for key in keys]) if keys else answer
-
-    def _joined(self, rows: list[int]) -> Answer:
-        values = np.array([self._answers[i].values for i in rows])
-        return Answer(values, np.array([self._answers[i].jacobians for i in rows]))
-
-    def kept(self) -> tuple[Array, Answer] | None:
-        """All points asked with gradients so far, and their answers."""
-        count = len(self._points)
-        return (np.array(self._points), self._joined(list(range(count)))) if count else None
-
-
-def _steps(offer: Offer) -> dict[str, Callable[[_Recorder, np.random.Generator], Reconstruction]]:
+def _steps(offer: Offer) -> dict[str, Callable[[Recorder, np.random.Generator], Reconstruction]]:
     if offer.gradient_rows == offer.outputs:
         return {"linear": Linear(), "two layers": TwoLayer(), "deep": _deep}
     if offer.gradients != "none":
@@ -107,5 +66,5 @@ def _steps(offer: Offer) -> dict[str, Callable[[_Recorder, np.random.Generator],
     return {"linear": Linear(), "two layers from values": TwoLayerFromValues()}
 
 
-def _deep(meter: _Recorder, rng: np.random.Generator) -> Reconstruction:
+def _deep(meter: Recorder, rng: np.random.Generator) -> Reconstruction:
     return Deep().after(meter.kept(), meter, rng)

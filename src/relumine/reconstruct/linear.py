@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.errors import BudgetError, MisuseError
+from relumine.errors import MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.function import FunctionOracle
 from relumine.oracle.logits import LogitLink, saturated
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.network import Network
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap
 
 # A larger gap, relative to the largest answer, is a bend of the target; a smaller one may be rounding.
@@ -45,14 +45,6 @@ _MISSES = 3
 _TINY = float(np.finfo(np.float64).tiny)
 
 
-class _Saturated(Exception):
-    """Every point that was tried is saturated."""
-
-
-class _Bent(Exception):
-    """The target is not linear."""
-
-
 @dataclass(frozen=True)
 class Linear:
     """Linear regression, logistic regression, softmax regression, with or without biases.
@@ -66,19 +58,28 @@ class Linear:
         _check_offer(oracle.offer)
         meter, generator = metered(oracle), np.random.default_rng(rng)
         before = meter.spent
-        clone: Network | None = None
-        evidence = Evidence()
-        try:
-            clone = _read(meter, generator)
-            outcome, evidence = _verified(clone, meter, generator)
-        except _Bent as bent:
-            outcome, evidence = Outcome.NOT_THIS_CLASS, Evidence(remark=str(bent))
-        except _Saturated as hidden:
-            outcome, evidence = Outcome.SATURATED, Evidence(remark=str(hidden))
-        except BudgetError as error:
-            outcome, evidence = Outcome.BUDGET_EXHAUSTED, Evidence(remark=str(error))
-        clone = None if outcome is Outcome.NOT_THIS_CLASS else clone
+        run = _Run(meter, generator)
+        outcome, remark = attempt(run.reconstruct)
+        clone = None if outcome is Outcome.NOT_THIS_CLASS else run.clone
+        evidence = replace(run.evidence, remark=remark)
         return Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
+
+
+class _Run:
+    """The state of one reconstruction."""
+
+    def __init__(self, meter: Metered, rng: np.random.Generator) -> None:
+        self._meter, self._rng = meter, rng
+        self.clone: Network | None = None
+        self.evidence = Evidence()
+
+    def reconstruct(self) -> None:
+        self.clone = _read(self._meter, self._rng)
+        self.evidence = _compared(self.clone, self._meter, self._rng)
+        gap = self.evidence.verification_gap or 0.0
+        if gap > TOLERANCE[self._meter.offer.dtype]:
+            bent = gap > _BENT and not self._meter.offer.random
+            raise Stop(Outcome.NOT_THIS_CLASS if bent else Outcome.NOT_VERIFIED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +129,7 @@ def _refuse_bent(logits: Oracle, rng: np.random.Generator) -> None:
         if not saturated(answer).any():
             first, middle, last = answer.values
             if np.abs(first / 2 + last / 2 - middle).max() > _BENT * np.abs(answer.values).max():
-                raise _Bent("three points on a line have values that are not on a line")
+                raise Stop(Outcome.NOT_THIS_CLASS, "three points on a line have values that are not on a line")
             return
 
 
@@ -153,7 +154,7 @@ def _clear_point(logits: Oracle, rng: np.random.Generator) -> Array:
     points = _into_box(logits.offer, centre + np.repeat(_SCALES, _POINTS_PER_SCALE)[:, None] * away)
     answer = logits(points, gradients=False)
     if saturated(answer).all():
-        raise _Saturated(f"all {len(points) + 1} points that were tried are saturated")
+        raise Stop(Outcome.SATURATED, f"all {len(points) + 1} points that were tried are saturated")
     return np.asarray(points[np.nanargmin(np.abs(answer.values).max(axis=1))])
 
 
@@ -163,7 +164,7 @@ def _read_at(logits: Oracle, base: Array) -> _Model:
         return _from_values(logits, base)
     answer = logits(base[None], gradients=True)
     if saturated(answer)[0]:
-        raise _Saturated("the point that was asked for its gradient is saturated")
+        raise Stop(Outcome.SATURATED, "the point that was asked for its gradient is saturated")
     W = answer.jacobians[0]
     return _Model(W, answer.values[0] - W @ base)
 
@@ -182,7 +183,7 @@ def _from_values(logits: Oracle, base: Array) -> _Model:
             W = ((values - middle) / steps[:, None]).T
             return _Model(W, middle - W @ base)
         steps[unclear] /= 4
-    raise _Saturated(f"{unclear.sum()} inputs saturate the probabilities however little they change")
+    raise Stop(Outcome.SATURATED, f"{unclear.sum()} inputs saturate the probabilities however little they change")
 
 
 def _longest_steps(offer: Offer, base: Array) -> Array:
@@ -202,7 +203,7 @@ def _clear(logits: Oracle, middle: Array, values: Array) -> NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Sight:
+class _Observation:
     """An answer with a top-class gradient: all logits (or log p) at x, and the gradient of the top one."""
 
     x: Array
@@ -217,29 +218,29 @@ class _Sight:
 
 def _from_top_logits(meter: Metered) -> _Model:
     """One row of W from each class's gradient where it is on top; rows of classes never on top from values."""
-    sights = _hunt(meter, _centre(meter.offer), lambda sights: len(_rows(sights)) == meter.offer.outputs)
-    rows = _rows(sights)
+    seen = _hunt(meter, _centre(meter.offer), lambda seen: len(_rows(seen)) == meter.offer.outputs)
+    rows = _rows(seen)
     hidden = [k for k in range(meter.offer.outputs) if k not in rows]
-    W = _from_values(meter, sights[0].x).W if hidden else np.zeros((meter.offer.outputs, meter.offer.dimension))
+    W = _from_values(meter, seen[0].x).W if hidden else np.zeros((meter.offer.outputs, meter.offer.dimension))
     for k, row in rows.items():
         W[k] = row
-    return _Model(W, sights[0].logits - W @ sights[0].x)
+    return _Model(W, seen[0].logits - W @ seen[0].x)
 
 
 def _from_top_probabilities(meter: Metered, logits: Oracle, rng: np.random.Generator) -> _Model:
     """W from ∇log p_top = w_top − Σ p_k·w_k: K − 1 such equations determine all differences of rows."""
     base = _clear_point(logits, rng)
     limit = _WELL_CONDITIONED[meter.offer.dtype]
-    sights = _hunt(meter, base, lambda sights: _condition(_coefficients(sights)) < limit)
-    if _condition(_coefficients(sights)) >= limit:
+    seen = _hunt(meter, base, lambda seen: _condition(_coefficients(seen)) < limit)
+    if _condition(_coefficients(seen)) >= limit:
         return _from_values(logits, base)
-    W = np.linalg.lstsq(_coefficients(sights), np.array([sight.gradient for sight in sights]), rcond=None)[0]
-    return _Model(W, sights[0].logits - W @ base)
+    W = np.linalg.lstsq(_coefficients(seen), np.array([one.gradient for one in seen]), rcond=None)[0]
+    return _Model(W, seen[0].logits - W @ base)
 
 
-def _coefficients(sights: list[_Sight]) -> Array:
+def _coefficients(seen: list[_Observation]) -> Array:
     """Row i is e_top − p at the i-th point."""
-    return np.array([np.eye(len(sight.values))[sight.top] - sight.values for sight in sights])
+    return np.array([np.eye(len(one.values))[one.top] - one.values for one in seen])
 
 
 def _condition(coefficients: Array) -> float:
@@ -249,36 +250,36 @@ def _condition(coefficients: Array) -> float:
     return float(sizes[0] / sizes[needed - 1]) if len(sizes) >= needed and sizes[needed - 1] > 0 else np.inf
 
 
-def _hunt(meter: Metered, start: Array, enough: Callable[[list[_Sight]], bool]) -> list[_Sight]:
+def _hunt(meter: Metered, start: Array, enough: Callable[[list[_Observation]], bool]) -> list[_Observation]:
     """Look at points where ever new classes are on top, until it is enough or no more come up."""
-    sights = [_look(meter, start)]
+    seen = [_look(meter, start)]
     misses = 0
-    while not enough(sights) and misses < _MISSES and len(_rows(sights)) < meter.offer.outputs:
-        known = len(_rows(sights))
-        sights.append(_look(meter, _push_down(meter.offer, sights, 2.0**misses)))
-        misses = 0 if len(_rows(sights)) > known else misses + 1
-    return sights
+    while not enough(seen) and misses < _MISSES and len(_rows(seen)) < meter.offer.outputs:
+        known = len(_rows(seen))
+        seen.append(_look(meter, _push_down(meter.offer, seen, 2.0**misses)))
+        misses = 0 if len(_rows(seen)) > known else misses + 1
+    return seen
 
 
-def _look(meter: Metered, x: Array) -> _Sight:
+def _look(meter: Metered, x: Array) -> _Observation:
     answer = meter(x[None], gradients=True)
     values, gradient = answer.values[0], answer.jacobians[0, 0]
     if meter.offer.values != "probabilities":
-        return _Sight(x, values, values, gradient)
-    return _Sight(x, values, np.log(np.maximum(values, _TINY)), gradient / values.max())
+        return _Observation(x, values, values, gradient)
+    return _Observation(x, values, np.log(np.maximum(values, _TINY)), gradient / values.max())
 
 
-def _rows(sights: list[_Sight]) -> dict[int, Array]:
+def _rows(seen: list[_Observation]) -> dict[int, Array]:
     """The gradient last seen for each class that was on top."""
-    return {sight.top: sight.gradient for sight in sights}
+    return {one.top: one.gradient for one in seen}
 
 
-def _push_down(offer: Offer, sights: list[_Sight], margin: float) -> Array:
+def _push_down(offer: Offer, seen: list[_Observation], margin: float) -> Array:
     """The nearest point where, by their gradients, all classes seen so far are below the best unseen one.
 
     Each by another multiple of ``margin``: a tie on top would leave open whose gradient was answered.
     """
-    rows, last = _rows(sights), sights[-1]
+    rows, last = _rows(seen), seen[-1]
     unseen = max(last.logits[k] for k in range(offer.outputs) if k not in rows)
     drops = np.array([max(last.logits[k] - unseen + margin * (1 + 0.1 * i / len(rows)), 0) for i, k in enumerate(rows)])
     away = np.linalg.lstsq(np.array([*rows.values()]), -drops, rcond=None)[0]
@@ -293,7 +294,7 @@ def _into_box(offer: Offer, x: Array) -> Array:
     return x if offer.box is None else np.clip(x, *offer.box)
 
 
-def _verified(clone: Network, meter: Metered, rng: np.random.Generator) -> tuple[Outcome, Evidence]:
+def _compared(clone: Network, meter: Metered, rng: np.random.Generator) -> Evidence:
     """Compare at fresh points, a few first; far from the origin as well where inputs have no limit."""
     scales = (1, _FAR[meter.offer.values]) if meter.offer.box is None else (1,)
     tolerance = TOLERANCE[meter.offer.dtype]
@@ -306,10 +307,7 @@ def _verified(clone: Network, meter: Metered, rng: np.random.Generator) -> tuple
                 compared += count
             if gap > tolerance:
                 break
-    evidence = Evidence(verification_gap=gap, verification_points=compared)
-    if gap <= tolerance:
-        return Outcome.RECOVERED, evidence
-    return Outcome.NOT_THIS_CLASS if gap > _BENT and not meter.offer.random else Outcome.NOT_VERIFIED, evidence
+    return Evidence(verification_gap=gap, verification_points=compared)
 
 
 def _check_offer(offer: Offer) -> None:

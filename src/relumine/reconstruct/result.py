@@ -1,12 +1,12 @@
 """Reconstruction, Outcome, Evidence: what a reconstructor returns."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from relumine.errors import MisuseError
+from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, Oracle
 from relumine.oracle.metering.metered import Spent
 
@@ -65,6 +65,17 @@ class Stop(Exception):
         super().__init__(remark)
         self.outcome = outcome
         self.remark = remark
+
+
+def attempt(run: Callable[[], object]) -> tuple[Outcome, str]:
+    """Run a method to its end, to a ``Stop`` or to the end of the budget: the outcome, and what to remark about it."""
+    try:
+        run()
+    except Stop as stop:
+        return stop.outcome, stop.remark
+    except BudgetError as error:
+        return Outcome.BUDGET_EXHAUSTED, str(error)
+    return Outcome.RECOVERED, ""
 
 
 class Clone(Protocol):

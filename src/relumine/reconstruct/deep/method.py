@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.errors import BudgetError, MisuseError
+from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.deep.growth import Growth
 from relumine.reconstruct.deep.search import Search
 from relumine.reconstruct.network import Network
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 
 # Fewer points than this are never compared.
 _LEAST_POINTS = 100
@@ -60,13 +60,7 @@ class Deep:
         meter = metered(oracle)
         before = meter.spent
         run = _Run(self, meter, np.random.default_rng(rng))
-        outcome, remark = Outcome.RECOVERED, ""
-        try:
-            run.reconstruct(earlier)
-        except Stop as stop:
-            outcome, remark = stop.outcome, stop.remark
-        except BudgetError as error:
-            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
+        outcome, remark = attempt(lambda: run.reconstruct(earlier))
         proved = None if outcome is Outcome.RECOVERED else run.growth.proved()
         spent = meter.spent.since(before)
         return Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved)

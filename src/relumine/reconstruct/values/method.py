@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.errors import BudgetError, MisuseError
+from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
@@ -20,7 +20,7 @@ from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow, shallow_from_pieces
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.values.noisy import FewDigits
 from relumine.reconstruct.values.slopes import middles
 from relumine.reconstruct.verification import FRESH_POINTS
@@ -71,13 +71,7 @@ class TwoLayerFromValues:
         meter = metered(oracle)
         before = meter.spent
         run = _Run(self, meter, np.random.default_rng(rng))
-        outcome, remark = Outcome.RECOVERED, ""
-        try:
-            run.reconstruct()
-        except Stop as stop:
-            outcome, remark = stop.outcome, stop.remark
-        except BudgetError as error:
-            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
+        outcome, remark = attempt(run.reconstruct)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
 
 
