@@ -7,7 +7,7 @@ import numpy as np
 from relumine.adapt.recipes import adapted, restored
 from relumine.adapt.with_offer import WithOffer
 from relumine.oracle.base import Offer
-from relumine.oracle.metering.metered import Metered, Spent
+from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap
 
@@ -28,9 +28,7 @@ def reconstruct_behind(
     offer = offer or meter.offer
     offer = replace(offer, gradients="none") if recipe is None else offer
     if recipe in ("gradient", None) and offer == meter.offer and not one_by_one:
-        before = meter.spent
-        result = asker(meter, rng)
-        return replace(result, spent=Spent.of({**before.phases, **result.spent.phases}))
+        return replace(asker(meter, rng), spent=meter.spent)
     told = WithOffer(meter, offer, one_by_one=one_by_one)
     with meter.phase("behind the adapter"):
         result = asker(told if recipe is None else adapted(told, recipe), rng)

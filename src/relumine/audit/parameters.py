@@ -46,6 +46,13 @@ def _layers(state: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     return weights, biases
 
 
+def first_layer(target: Oracle) -> tuple[Array, Array] | None:
+    """Rows and biases of the fully connected layer that takes a torch module's inputs, if there is one."""
+    module = getattr(target, "module", None)
+    weights, biases = ((), ()) if module is None else _layers(module.state_dict())
+    return (weights[0], biases[0]) if weights and weights[0].shape[1] == target.offer.dimension else None
+
+
 def _fit(weights: tuple[Array, ...], biases: tuple[Array, ...], dimension: int, outputs: int) -> bool:
     """Whether each layer takes what the one before gives."""
     widths = [dimension, *(len(weight) for weight in weights)]
@@ -62,8 +69,8 @@ def recovered_share(clone: Network, truth: Network) -> float:
     theirs, ours = truth.weights[0], clone.weights[0]
     turned_offset: Array = np.zeros(len(truth.biases[-1]))
     for layer in range(len(truth.weights) - 1):
-        pairs = _Pairs(theirs, truth.biases[layer], ours, clone.biases[layer], either_way=clone.skip is not None)
-        recovered += pairs.recovered
+        pairs = Pairs(theirs, truth.biases[layer], ours, clone.biases[layer], either_way=clone.skip is not None)
+        recovered += pairs.same
         theirs = truth.weights[layer + 1] * pairs.lengths
         ours = clone.weights[layer + 1][:, pairs.partners] * pairs.partner_lengths
         # A unit turned around leaves its linear part in skip and offset: w relu(−z) = w relu(z) − w z.
@@ -90,31 +97,39 @@ def _same(theirs: Array, ours: Array) -> NDArray[np.bool_]:
     return result
 
 
-class _Pairs:
-    """The units of a layer and the recovered ones that they are, each scaled to length 1."""
+class Pairs:
+    """The units of a layer and the recovered ones that they are, by assignment; all scaled to length 1.
+
+    rows, recovered: the true units, and their partners the way around they are meant
+    paired:          whether a unit has a partner; the others stand beside one that is none of theirs
+    """
 
     def __init__(self, rows: Array, biases: Array, ours: Array, our_biases: Array, either_way: bool) -> None:
         self.lengths = _lengths(rows)
-        rows, self.biases = rows / self.lengths[:, None], biases / self.lengths
+        self.rows, self.biases = rows / self.lengths[:, None], biases / self.lengths
         our_lengths = _lengths(ours)
         ours, our_biases = ours / our_lengths[:, None], our_biases / our_lengths
-        likeness = rows @ ours.T + np.outer(self.biases, our_biases)
+        likeness = self.rows @ ours.T + np.outer(self.biases, our_biases)
         sizes = 1 + self.biases[:, None] ** 2, 1 + our_biases**2
         squares = sizes[0] + sizes[1] - 2 * (np.abs(likeness) if either_way else likeness)
         # Of squares, two wrong pairs may sum to less than a right one and a wrong one; of distances never.
         found, partners = linear_sum_assignment(np.sqrt(np.maximum(squares, 0)))
-        # Units without a partner get the first one: it is none of theirs, and shows it.
         self.partners = np.zeros(len(rows), dtype=np.intp)
         self.partners[found] = partners
-        paired = np.zeros(len(rows), dtype=bool)
-        paired[found] = True
+        self.paired = np.zeros(len(rows), dtype=bool)
+        self.paired[found] = True
         self.signs = np.where(likeness[np.arange(len(rows)), self.partners] < 0, -1.0, 1.0) if either_way else 1.0
         self.signs = self.signs * np.ones(len(rows))
-        self.partner_lengths = np.where(paired, our_lengths[self.partners], 0.0)
-        same = _same(rows, ours[self.partners] * self.signs[:, None])
-        allowed = TOLERANCE * np.maximum(np.abs(self.biases), np.abs(rows).max(axis=1))
-        same_biases = np.abs(self.biases - our_biases[self.partners] * self.signs) <= allowed
-        self.recovered = int((same.sum(axis=1) + same_biases)[paired].sum())
+        self.recovered = ours[self.partners] * self.signs[:, None]
+        self.recovered_biases = our_biases[self.partners] * self.signs
+        self.partner_lengths = np.where(self.paired, our_lengths[self.partners], 0.0)
+
+    @property
+    def same(self) -> int:
+        """How many numbers of the layer were recovered."""
+        allowed = TOLERANCE * np.maximum(np.abs(self.biases), np.abs(self.rows).max(axis=1))
+        same_biases = np.abs(self.biases - self.recovered_biases) <= allowed
+        return int((_same(self.rows, self.recovered).sum(axis=1) + same_biases)[self.paired].sum())
 
 
 def _lengths(rows: Array) -> Array:

@@ -1,10 +1,9 @@
 """What a report shows of a clone: its saliency maps beside the target's, and recovered units beside the true ones."""
 
-from math import prod
-
 import numpy as np
 
 from relumine.audit.data import AuditData
+from relumine.audit.parameters import Pairs, first_layer
 from relumine.audit.result import Picture, UnitPair
 from relumine.oracle.base import Array, Oracle
 from relumine.reconstruct.network import Network
@@ -77,40 +76,16 @@ def _class(values: Array, test: AuditData) -> str:
 
 
 def unit_pairs_of(clone: Clone, target: Oracle) -> tuple[UnitPair, ...]:
-    """The true units of a first layer beside the recovered ones, where the target's layers are known."""
-    true = _first_layer(target)
-    if true is None or not isinstance(clone, Network) or not clone.weights or prod(true.shape) == 0:
+    """The largest units of the first layer beside the recovered ones, paired as the measures pair them."""
+    true = first_layer(target)
+    if true is None or not isinstance(clone, Network) or target.offer.dimension > _LARGEST:
         return ()
-    if true.shape[1] > _LARGEST:
-        return ()
-    ours, theirs = _unit_rows(clone.weights[0]), _unit_rows(true)
-    if not len(ours) or not len(theirs) or ours.shape[1] != theirs.shape[1]:
-        return ()
-    likeness = theirs @ ours.T
-    order = np.argsort(-np.linalg.norm(true, axis=1), kind="stable")[:_UNITS]
-    pairs = []
-    for unit in order:
-        best = int(np.abs(likeness[unit]).argmax())
-        recovered = ours[best] * (np.sign(likeness[unit, best]) or 1.0)
-        distance = float(np.linalg.norm(theirs[unit] - recovered))
-        pairs.append(UnitPair(_numbers(theirs[unit]), _numbers(recovered), distance))
-    return tuple(pairs)
-
-
-def _first_layer(target: Oracle) -> Array | None:
-    """The rows of the first fully connected layer of a torch module that begins with one."""
-    module = getattr(target, "module", None)
-    first = next(iter(module.parameters()), None) if module is not None else None
-    if first is None or first.ndim != 2:
-        return None
-    rows: Array = first.detach().cpu().numpy().astype(np.float64)
-    return rows
-
-
-def _unit_rows(rows: Array) -> Array:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    result: Array = (rows / np.where(lengths > 0, lengths, 1))[lengths[:, 0] > 0]
-    return result
+    pairs = Pairs(*true, clone.weights[0], clone.biases[0], either_way=clone.skip is not None)
+    order = [unit for unit in np.argsort(-pairs.lengths, kind="stable") if pairs.paired[unit]][:_UNITS]
+    return tuple(
+        UnitPair(_numbers(row), _numbers(recovered), float(np.linalg.norm(row - recovered)))
+        for row, recovered in zip(pairs.rows[order], pairs.recovered[order], strict=True)
+    )
 
 
 def _numbers(row: Array) -> tuple[float, ...]:
