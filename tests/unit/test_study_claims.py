@@ -266,7 +266,8 @@ def test_the_page_has_claims_numbers_pictures_and_failures(tmp_path):
     assert f"| gaussian | MNIST conv | 84 % with 10 gradient queries | {found} | 3 | **short** |" in text
     assert "gaussian.png)" in text
     assert "it rained" in text
-    assert "Made by `relumine reproduce gaussian --scale laptop`" in text
+    assert "gaussian.jsonl)" in text
+    assert "\nrelumine reproduce gaussian --scale laptop\n" in text
     assert f"relumine {rl.__version__}" in text
 
 
@@ -274,7 +275,7 @@ def test_the_page_says_what_each_kind_of_access_costs():
     def accuracy(e: Experiment) -> float:
         return 0.55 + 0.1 * math.log10(e.budget) - 0.5 * (e.loss == "membership") + 0.03 * (e.access.classes == "top")
 
-    text = page(LAPTOP, {"access": invented("access", accuracy)}, [], [], {})
+    text = " ".join(page(LAPTOP, {"access": invented("access", accuracy)}, [], [], {}).split())
     assert "Queries to reach 93.1 %: membership: never; " in text
     assert "; membership + gradient: 6,457; top class only: 3,236;" in text
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from relumine.study.claims import findings, reconstructed_level
@@ -18,22 +19,15 @@ def page(
 ) -> str:
     """The whole page. ``maps`` are the records of the saliency grids, ``exact`` of exact reconstructions."""
     names = [*results, *(["smoothgrad"] if maps else [])]
-    commands = " and ".join(f"`relumine reproduce {name} --scale {scale.name}`" for name in names)
-    lines = [
-        f"# The paper's experiments, scale {scale.name}",
-        "",
-        _sentence(scale.about),
-        "",
-        f"Made by {commands}.",
-        "",
-    ]
-    lines += _provenance(results)
+    commands = [f"relumine reproduce {name} --scale {scale.name}" for name in names]
+    lines = [f"# The paper's experiments, scale {scale.name}", "", _wrapped(_sentence(scale.about)), ""]
+    lines += ["Made by", "", "```sh", *commands, "```", "", *_provenance(results)]
     lines += _claims(results, scale)
     for name, known in results.items():
-        lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ())), *_numbers(known)]
+        lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), name), *_numbers(known)]
         lines += _exact(exact) if name == "main" else []
     if maps:
-        lines += ["## Saliency maps by SmoothGrad", "", *_pictures(pictures.get("smoothgrad", ())), *_maps(maps)]
+        lines += ["## Saliency maps by SmoothGrad", "", *_pictures(pictures.get("smoothgrad", ()), "smoothgrad"), *_maps(maps)]
     return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
 
 
@@ -47,12 +41,9 @@ def _provenance(results: Mapping[FigureName, Results]) -> list[str]:
         return []
     made = [row.provenance for row in rows.values()]
     versions = sorted({", ".join(f"{name} {number}" for name, number in each.versions.items()) for each in made})
-    commits = sorted({each.commit for each in made if each.commit})
     hours = sum(each.seconds for each in made) / 3600
-    facts = [f"{len(rows):,} rows, {hours:.1f} hours of one core", "; ".join(versions)]
-    if commits:
-        facts.append(f"commit {', '.join(commits)}")
-    return [f"{'. '.join(facts)}.", ""]
+    facts = f"{len(rows):,} rows, {hours:.1f} hours of one core. {'; '.join(versions)}. Each row names its commit."
+    return [_wrapped(facts), ""]
 
 
 def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
@@ -66,7 +57,7 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
         for claim, finding in found
     ]
     short = [claim for claim, finding in found if finding.verdict == "short" and claim.why_short]
-    reasons = [f"- {claim.subject}, {claim.says}: {claim.why_short}" for claim in short] if scale.faithful else []
+    reasons = [_item(f"{claim.subject}, {claim.says}: {claim.why_short}") for claim in short] if scale.faithful else []
     note = (
         "*same*: within half a decade of queries, or one point of accuracy. *open*: these rows cannot tell. Where the "
         "paper names no accuracy, queries are counted until 95 % of the target's accuracy is reached, or the highest "
@@ -76,7 +67,7 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
         note += " In brackets, because other data stand for the paper's."
     told = ["Why some are short:", "", *reasons, ""] if reasons else []
     header = ("figure", "network", "the paper", "here: mean (lowest–highest seed)", "seeds", "verdict")
-    return ["## Claims", "", *_table(header, table), "", note, "", *told]
+    return ["## Claims", "", *_table(header, table), "", _wrapped(note), "", *told]
 
 
 def _numbers(results: Results) -> list[str]:
@@ -87,7 +78,8 @@ def _numbers(results: Results) -> list[str]:
             continue
         budgets = [f"{budget:,}" for budget in panel.plan.budgets]
         about = _about_target(results.target_accuracies(panel))
-        lines += [f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)", ""]
+        title = f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)"
+        lines += [_wrapped(title), ""]
         lines += [*_table(("queries", "numbers per query", *budgets), table), "", *_compared(results, panel)]
     return lines
 
@@ -108,7 +100,7 @@ def _compared(results: Results, panel: Panel) -> list[str]:
     level = reconstructed_level(results, panel, curves[GRADIENT.label])
     needed = {label: queries_to_reach(points, level) for label, points in curves.items() if points}
     words = [f"{label}: {'never' if queries is None else f'{queries:,.0f}'}" for label, queries in needed.items()]
-    return [f"Queries to reach {100 * level:.1f} %: {'; '.join(words)}.", ""]
+    return [_wrapped(f"Queries to reach {100 * level:.1f} %: {'; '.join(words)}."), ""]
 
 
 def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
@@ -147,15 +139,26 @@ def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*_table(header, [tuple(f"{row[name]}" for name in names) for row in maps]), ""]
 
 
-def _pictures(paths: Sequence[Path]) -> list[str]:
-    return [f"![{path.stem}]({path.as_posix()})\n" for path in paths if path.suffix == ".png"]
+def _pictures(paths: Sequence[Path], name: str) -> list[str]:
+    """The pictures of a figure, and the rows behind them."""
+    drawn = [f"![{path.stem}]({path.as_posix()})\n" for path in paths if path.suffix == ".png"]
+    rows = [path.with_name(f"{name}.jsonl") for path in paths[:1]]
+    return [*drawn, *(f"Rows: [{path.name}]({path.as_posix()})\n" for path in rows)]
 
 
 def _failures(results: Mapping[FigureName, Results]) -> list[str]:
     failed = {row.experiment.key: row for known in results.values() for row in known.rows if row.failed}
     if not failed:
         return []
-    return ["## Failed", "", *(f"- {row.experiment}: {row.error}" for row in failed.values())]
+    return ["## Failed", "", *(_item(f"{row.experiment}: {row.error}") for row in failed.values())]
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return fill(text, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _item(text: str) -> str:
+    return _wrapped(f"- {text}", "  ")
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
