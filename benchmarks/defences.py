@@ -258,17 +258,18 @@ def read(path: Path) -> list[Row]:
 
 
 def write_page(folder: Path, *, check: bool) -> int:
-    """Write the page, or say whether it is what the rows say."""
-    from defences_page import page
+    """Write the page and its tables, or say which of them are not what the rows say."""
+    from defences_page import page, table
 
-    found = {data: read(folder / f"defences-{data}.jsonl") for data in OPTIONS}
-    text = page({data: rows for data, rows in found.items() if rows})
-    if not check:
-        PAGE.write_text(text)
-    elif PAGE.read_text() != text:
-        print(f"{PAGE} is not what the rows say; write it with --page")
-        return 1
-    return 0
+    found = {data: rows for data in OPTIONS if (rows := read(folder / f"defences-{data}.jsonl"))}
+    texts = {PAGE: page(found), **{folder / f"defences-{data}.csv": table(rows) for data, rows in found.items()}}
+    wrong = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in wrong:
+        if check:
+            print(f"{path} is not what the rows say; write it with --page")
+        else:
+            path.write_text(texts[path])
+    return int(check and bool(wrong))
 
 
 def main() -> int:

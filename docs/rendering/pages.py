@@ -13,7 +13,14 @@ import relumine as rl
 
 ROOT = Path(__file__).parents[2]
 # What pages link outside docs/: texts become pages, pictures and rows are copied.
-LINKED = ("CONTRIBUTING.md", "CHANGELOG.md", "results/*.png", "results/*.jsonl", "benchmarks/results/*.jsonl")
+LINKED = (
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "results/*.png",
+    "results/*.jsonl",
+    "results/*.csv",
+    "benchmarks/results/*.jsonl",
+)
 # The rooms of public names in the order of the overview; a further one needs a line here and one in mkdocs.yml.
 TITLES = {
     "reconstruct": "Methods and results",

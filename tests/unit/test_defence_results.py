@@ -1,8 +1,10 @@
 """The page of defence results says what its rows say."""
 
+import csv
 import runpy
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,13 @@ PROVENANCE = {"versions": {"relumine": "0"}, "commit": "abcdef0123", "seconds": 
 
 
 @pytest.fixture(scope="module")
-def page():
-    return runpy.run_path(str(ROOT / "benchmarks" / "defences_page.py"))["page"]
+def made():
+    return runpy.run_path(str(ROOT / "benchmarks" / "defences_page.py"))
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    return lambda rows: " ".join(made["page"](rows).split())
 
 
 def rows(defence: str, exact: str, *agreements: float, family: str = "rounding") -> list[dict]:
@@ -43,25 +50,32 @@ def rows(defence: str, exact: str, *agreements: float, family: str = "rounding")
     ]
 
 
+THREE = [
+    *rows("round:6", "RECOVERED", 0.9, 0.95, 0.99),
+    *rows("round:2", "NOT_VERIFIED", 0.5, 0.96, 0.97),
+    *rows("sign", "BUDGET_EXHAUSTED", 0.2, 0.3, 0.4),
+]
+
+
 def test_what_holds_and_what_does_not(page):
-    text = page(
-        {
-            "digits": [
-                *rows("round:6", "RECOVERED", 0.9, 0.95, 0.99),
-                *rows("round:2", "NOT_VERIFIED", 0.5, 0.96, 0.97),
-                *rows("sign", "BUDGET_EXHAUSTED", 0.2, 0.3, 0.4),
-            ]
-        }
-    )
+    text = page({"digits": THREE})
     assert "**1 were recovered exactly** with every seed tried: `round:6`." in text
     assert "within the queries tried: `round:2`." in text
     assert "that the explanation keeps): `sign` (40.0 %, 0.50)." in text
-    assert "| `round:6` | 3 of 3, 12 queries | 90.0 % (90–90) |" in text
-    assert "| 12: exact |" in text
-    assert "| 100: learned |" in text
-    assert "0 of 3, BUDGET_EXHAUSTED, 40.0 %" in text
+    assert "| rounding | `sign` | 0 of 3, BUDGET_EXHAUSTED, 40.0 % | 20.0 % (20–20) |" in text
+    assert "`round:6` |" not in text  # of a family only what held best
     assert "| 50.0 % | 0.50, 0.25, 1.00 / 0.75 |" in text
     assert "Of 3 defended versions (3 seeds each)" in text
+
+
+def test_the_table_has_every_version(made):
+    weak, some, strong = csv.DictReader(StringIO(made["table"](THREE)))
+    assert (weak["defence"], weak["exact"], weak["student, 10"]) == ("round:6", "3 of 3, 12 queries", "90.0 % (90–90)")
+    assert [line["first close"] for line in (weak, some, strong)] == [
+        "12: exact",
+        "100: learned",
+        "not within the queries tried",
+    ]
 
 
 def test_a_defence_of_explanations_does_not_hold_where_values_alone_are_enough(page):

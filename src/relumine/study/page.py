@@ -27,7 +27,8 @@ def page(
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), name), *_numbers(known)]
         lines += _exact(exact) if name == "main" else []
     if maps:
-        lines += ["## Saliency maps by SmoothGrad", "", *_pictures(pictures.get("smoothgrad", ()), "smoothgrad"), *_maps(maps)]
+        drawn = _pictures(pictures.get("smoothgrad", ()), "smoothgrad")
+        lines += ["## Saliency maps by SmoothGrad", "", *drawn, *_maps(maps)]
     return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
 
 
