@@ -29,6 +29,7 @@ from relumine.audit.asking import Questions, ask
 from relumine.audit.attacks import Attack, attacks_for
 from relumine.audit.knowledge import knowledge_of
 from relumine.audit.levels import LEVELS, Setting
+from relumine.audit.result import attack_name
 from relumine.audit.usefulness import usefulness
 from relumine.defend import parse
 from relumine.jobs.provenance import provenance
@@ -117,22 +118,22 @@ class Bench:
         return [each for each in grid if small or (each.level != "probabilities" and each.title not in ONLY_SMALL)]
 
     def budgets(self, attack: Attack) -> tuple[int, ...]:
-        if attack.exact:
+        if attack.key.kind == "exact":
             return (EXACT_BUDGET[self.data],)
-        return BUDGETS[-1:] if attack.name.endswith("averaged") else BUDGETS
+        return BUDGETS[-1:] if attack.key.averaged else BUDGETS
 
     def attacks(self, level: str, words: str) -> list[Attack]:
         """All, but for those that ask for values alone where maps are shown too: the levels without maps have them."""
         chain = parse(words) if words else None
         found = attacks_for(level, self.shown(level, words, 0).offer, chain, self.deviation)
         if level == "gradients":
-            found = tuple(attack for attack in found if attack.name not in ("exact, from values", "membership"))
-        return [attack for attack in found if not attack.name.endswith("convolutional")]
+            found = tuple(attack for attack in found if attack.key.of == "explanations")
+        return [attack for attack in found if attack.key.student != "conv"]
 
     def run(self, family: Family, words: str, attack: Attack, budget: int, seed: int) -> Row:
         started = time.perf_counter()
         meter = rl.Metered(self.shown(family.level, words, seed), budget=budget)
-        maybe_same = not attack.exact and words.partition(":")[0] in REFUSING
+        maybe_same = attack.key.kind == "student" and words.partition(":")[0] in REFUSING
         answers = self.answers(family.level, words, budget, seed, attack) if maybe_same else None
         twin = self.twins.get(answers)
         error = None
@@ -149,8 +150,8 @@ class Bench:
             "family": family.title,
             "level": family.level,
             "defence": words,
-            "attack": attack.name,
-            "exact": attack.exact,
+            "attack": attack.key.name,
+            "exact": attack.key.kind == "exact",
             "budget": budget,
             "seed": seed,
             "outcome": result.outcome.name if result else "FAILED",
@@ -167,12 +168,12 @@ class Bench:
         """What a student is taught, in short: where a defence changes none of it, the student is the same one."""
         oracle = rl.Metered(self.shown(level, words, seed), budget=budget)
         questions = Questions(oracle.offer, self.pool, np.random.default_rng(seed))
-        maps = attack.name.startswith("learned")
+        maps = attack.key.of == "explanations"
         asked = ask(oracle, budget, questions, gradients=maps)
         known = knowledge_of(level, parse(words) if words else None, self.deviation)
         taught = [asked.rows.tobytes(), asked.answer.values.tobytes()]
         taught += [asked.answer.jacobians.tobytes()] if maps else []
-        said = repr((attack.name, oracle.offer.values, oracle.offer.gradients, known.shown(), known.explanation()))
+        said = repr((attack.key.name, oracle.offer.values, oracle.offer.gradients, known.shown(), known.explanation()))
         return hashlib.sha256(b"".join([*taught, said.encode()])).hexdigest()
 
     def measures(self, clone: Clone | None) -> Row:
@@ -191,7 +192,7 @@ class Bench:
         """The row that says what the explanation is worth to its reader, and which attacks are to be run."""
         found = usefulness(self.plain, self.shown(family.level, words, 0), self.test, rng=0)
         row = {"data": self.data, "family": family.title, "level": family.level, "defence": words, "attack": ""}
-        attacks = [attack.name for attack in self.attacks(family.level, words)]
+        attacks = [attack.key.name for attack in self.attacks(family.level, words)]
         worth = None if found is None else asdict(found)
         kept = self.kept_class(self.shown(family.level, words, 0))
         more = {"kept_class": kept, "attacks": attacks, "values_as": self.values_as(family.level, words)}
@@ -220,7 +221,7 @@ class Bench:
                 case = {"level": family.level, "defence": words, "attack": "", "budget": 0, "seed": 0}
                 self.put(case, partial(self.worth, family, words))
         for family, words, attack, budget, seed in self.cases():
-            case = {"level": family.level, "defence": words, "attack": attack.name, "budget": budget, "seed": seed}
+            case = {"level": family.level, "defence": words, "attack": attack.key.name, "budget": budget, "seed": seed}
             self.put(case, partial(self.run, family, words, attack, budget, seed))
 
     def put(self, case: Row, run: Callable[[], Row]) -> None:
@@ -235,24 +236,30 @@ class Bench:
 
 def _urgency(case: tuple[Family, str, Attack, int, int]) -> tuple[bool, int, int, bool]:
     _, words, attack, budget, seed = case
-    besides = not attack.exact and budget in (BUDGETS[0], BUDGETS[-1])
+    besides = attack.key.kind == "student" and budget in (BUDGETS[0], BUDGETS[-1])
     return besides and seed > 0, seed, _slowness(attack, words), besides
 
 
 def _slowness(attack: Attack, words: str) -> int:
     coarse = any(name in words for name in ("round", "noise", "smoothgrad"))
-    return 1 + coarse if attack.exact else 0
+    return 1 + coarse if attack.key.kind == "exact" else 0
 
 
 def key(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("level", "defence", "attack", "budget", "seed"))
 
 
+def _named(row: Row) -> Row:
+    """With the names that attacks have today."""
+    planned = [attack_name(attack, row["level"]) for attack in row.get("attacks", ())]
+    return row | {"attack": attack_name(row["attack"], row["level"]), "attacks": planned}
+
+
 def read(path: Path) -> list[Row]:
     """The rows of a file; of two of the same case the first."""
     rows: dict[tuple[Any, ...], Row] = {}
     for line in path.read_text().splitlines() if path.exists() else ():
-        row = json.loads(line)
+        row = _named(json.loads(line))
         rows.setdefault(key(row), row)
     return [*rows.values()]
 

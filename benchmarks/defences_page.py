@@ -351,7 +351,7 @@ def _student(case: Case, budget: int) -> str:
         return "–"
     attack, agreements = found
     marks = ["averaged"] if attack.endswith("averaged") else ["labels"] if attack.endswith("labels") else []
-    marks += ["values alone"] if case.level == "gradients" and attack == "membership" else []
+    marks += ["values alone"] if case.level == "gradients" and attack == "values-only student" else []
     marks += [f"n = {len(agreements)}"] if len(agreements) < 3 else []
     spread = "" if len(agreements) == 1 else f" ({100 * min(agreements):.0f}–{100 * max(agreements):.0f})"
     return f"{_share(mean(agreements))}{spread}" + (f" ({', '.join(marks)})" if marks else "")

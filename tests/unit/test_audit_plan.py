@@ -6,7 +6,7 @@ import relumine as rl
 from problems import two_layer
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.plan import Line, budgets_of, lines_of, standing, twins_of
-from relumine.audit.result import Case, CloneMeasures, Record
+from relumine.audit.result import AttackKey, Case, CloneMeasures, Record
 from relumine.audit.settings import AuditSettings
 
 
@@ -19,7 +19,8 @@ def record(attack: str = "learned", budget: int = 10, seed: int = 0, outcome: st
     return Record(Case("logits", "", attack, budget, seed), outcome, "", None, {"value_queries": budget}, measures, 1.0)
 
 
-LINE = Line(LEVELS["logits"], "", ("exact",), ("learned",))
+EXACT, LEARNED = AttackKey("exact"), AttackKey("student")
+LINE = Line(LEVELS["logits"], "", (EXACT,), (LEARNED,))
 
 
 @pytest.mark.parametrize(
@@ -78,8 +79,8 @@ def test_a_server_defends_itself():
 def test_who_ignores_explanations_is_run_once():
     lines = lines_of(two_layer(6, 5, 3).oracle, settings(), Setting())
     twins = twins_of(lines)
-    assert twins["gradients", "membership"] == ("logits", "membership")
-    assert twins["integrated-gradients", "exact, from values"] == ("logits", "exact")
+    assert twins["gradients", "values-only student"] == "logits"
+    assert twins["integrated-gradients", "exact, from values"] == "logits"
     assert ("gradients", "learned") not in twins
     assert not [level for level, _ in twins if level in ("label", "probabilities", "logits")]
 
@@ -87,7 +88,7 @@ def test_who_ignores_explanations_is_run_once():
 def test_a_curve_goes_on_while_the_answer_is_open():
     assert standing(LINE, [], 2).stopped == ""
     now = standing(LINE, [record(seed=0, agreement=1.0), record(seed=1)], 2)
-    assert (now.exact, now.learned, now.stopped) == (("exact",), ("learned",), "")
+    assert (now.exact, now.learned, now.stopped) == ((EXACT,), (LEARNED,), "")
 
 
 def test_a_curve_is_clear_when_every_seed_recovered_the_target():
@@ -99,7 +100,7 @@ def test_a_curve_is_clear_when_every_seed_recovered_the_target():
 def test_students_stop_at_99_per_cent_and_exact_attacks_go_on():
     records = [record(seed=seed, agreement=0.995) for seed in range(2)]
     now = standing(LINE, records, 2)
-    assert (now.exact, now.learned, now.stopped) == (("exact",), (), "")
+    assert (now.exact, now.learned, now.stopped) == ((EXACT,), (), "")
     hopeless = [record("exact", seed=seed, outcome="NOT_THIS_CLASS") for seed in range(2)]
     assert "99%" in standing(LINE, [*records, *hopeless], 2).stopped
 
@@ -107,4 +108,4 @@ def test_students_stop_at_99_per_cent_and_exact_attacks_go_on():
 def test_an_exact_attack_that_met_another_class_of_models_is_not_tried_again():
     records = [record("exact", seed=seed, outcome="NOT_PIECEWISE_LINEAR") for seed in range(2)]
     assert standing(LINE, records, 2).exact == ()
-    assert standing(LINE, records, 2).learned == ("learned",)
+    assert standing(LINE, records, 2).learned == (LEARNED,)

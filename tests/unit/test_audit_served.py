@@ -10,7 +10,7 @@ URL = "http://127.0.0.1:1/v1/models/net"
 
 
 def names(explanation: str, offer: rl.Offer = OFFER) -> list[str]:
-    return [attack.name for attack in attacks_at("gradients", offer, None, 1.0, explanation)]
+    return [attack.key.name for attack in attacks_at("gradients", offer, None, 1.0, explanation)]
 
 
 def test_gradients_are_what_models_here_show():

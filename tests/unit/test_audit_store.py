@@ -1,9 +1,11 @@
 """The run store of an audit: what was finished is there again, and nobody else's."""
 
+from dataclasses import replace
+
 import pytest
 
 import relumine as rl
-from relumine.audit.result import Case, CloneMeasures, Picture, Record, UnitPair
+from relumine.audit.result import AttackKey, Case, CloneMeasures, Picture, Record, UnitPair
 from relumine.audit.store import AuditStore, Finished, read_result
 from relumine.study import RunStore
 
@@ -22,6 +24,26 @@ def test_what_was_kept_is_found_again(tmp_path):
         store.keep(finished())
     with AuditStore.in_folder(tmp_path) as store:
         assert store.finished_cases() == {CASE: finished()}
+
+
+@pytest.mark.parametrize(
+    ("level", "written", "today"),
+    [
+        ("gradients", "membership", AttackKey("student", "values")),
+        ("label", "membership, averaged", AttackKey("student", "values", averaged=True)),
+        ("logits", "membership, labels", AttackKey("student", "labels")),
+        ("logits", "membership, convolutional", AttackKey("student", "values", student="conv")),
+        ("logits", "exact", AttackKey("exact", "values")),
+        ("gradients", "exact", AttackKey("exact")),
+        ("gradients", "exact, adapted", AttackKey("exact", adapted=True)),
+        ("gradients", "learned, averaged", AttackKey("student", averaged=True)),
+    ],
+)
+def test_attacks_that_an_older_store_names_are_known(tmp_path, level, written, today):
+    old = replace(CASE, level=level, attack=written)
+    with AuditStore.in_folder(tmp_path) as store:
+        store.keep(replace(finished(), record=replace(finished().record, case=old)))
+        assert [case.attack for case in store.finished_cases()] == [today.name]
 
 
 def test_what_failed_is_done_again(tmp_path):

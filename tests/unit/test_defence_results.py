@@ -82,7 +82,9 @@ def test_a_defence_of_explanations_does_not_hold_where_values_alone_are_enough(p
     hidden = rows("topk:1", "NOT_VERIFIED", 0.1, 0.2, 0.3)
     hidden[0]["values_as"] = ("logits", "")
     values = [{**row, "level": "logits"} for row in rows("", "", 0.5, 0.96, 0.97, family="none")]
-    values = [row | {"attack": row["attack"] and "membership"} for row in values if row.get("exact") is not True]
+    values = [
+        row | {"attack": row["attack"] and "values-only student"} for row in values if row.get("exact") is not True
+    ]
     text = page({"digits": [*hidden, *values]})
     assert "| 96.0 % (96–96) (values alone) |" in text
     assert "within the queries tried: `topk:1`." in text

@@ -16,6 +16,7 @@ from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import Asked, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
+from relumine.audit.result import AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
 from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
@@ -67,16 +68,10 @@ class Situation:
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to reconstruct.
+    """A way to reconstruct; ``about``: what it does, and what it makes of the defence."""
 
-    name:  by which results know it
-    about: what it does, and what it makes of the defence
-    exact: whether it aims at the target itself, not at a student of it
-    """
-
-    name: str
+    key: AttackKey
     about: str
-    exact: bool
     method: Callable[[Situation], Reconstruction]
 
     def __call__(
@@ -124,13 +119,13 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
     through = _explains(offer, known)
     if through:
         ways = [*_ways(known)]
-        name = "exact, adapted" if ways else "exact"
-        yield Attack(name, _sentence("exact reconstruction from gradients", ways), True, _from_gradients(known))
+        about = _sentence("exact reconstruction from gradients", ways)
+        yield Attack(AttackKey("exact", adapted=bool(ways)), about, _from_gradients(known))
     better = not through or known.recipe != "gradient" or known.coarse
     if (known.true_values and better) or (known.rounded and not through):
-        name = "exact" if offer.gradients == "none" and not (known.reach or known.window) else "exact, from values"
         ways = [*_ways(replace(known, recipe="gradient", noise=0.0))]
-        yield Attack(name, _sentence("exact reconstruction from values alone", ways), True, _from_values(known))
+        about = _sentence("exact reconstruction from values alone", ways)
+        yield Attack(AttackKey("exact", "values"), about, _from_values(known))
 
 
 def _explains(offer: Offer, known: Knowledge) -> bool:
@@ -232,22 +227,24 @@ def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, 
         about = "a student of answers with explanations"
         if known.noise:
             again = f"{about}, each the mean of several askings"
-            yield Attack("learned, averaged", again, False, _learned(known, loss, again=_AGAIN))
-        yield Attack("learned", about, False, _learned(known, loss))
+            yield Attack(AttackKey("student", averaged=True), again, _learned(known, loss, again=_AGAIN))
+        yield Attack(AttackKey("student"), about, _learned(known, loss))
         if _is_image(shape) and not defended:
-            yield Attack("learned, convolutional", f"{about}, convolutional", False, _learned(known, loss, images=True))
+            conv = AttackKey("student", student="conv")
+            yield Attack(conv, f"{about}, convolutional", _learned(known, loss, images=True))
     if offer.values != "none":
         what = "labels" if offer.values == "label" else "values"
-        yield Attack("membership", f"a student of {what} alone", False, _learned(known, "membership"))
+        alone = AttackKey("student", "values")
+        yield Attack(alone, f"a student of {what} alone", _learned(known, "membership"))
         if known.noise and offer.gradients == "none":
             again = f"a student of {what} alone, each the mean of several askings"
-            yield Attack("membership, averaged", again, False, _learned(known, "membership", again=_AGAIN))
+            yield Attack(replace(alone, averaged=True), again, _learned(known, "membership", again=_AGAIN))
         if offer.values in _NUMBERS and offer.outputs > 1 and not known.true_values and offer.gradients == "none":
             about = "a student of the labels alone, which a defence of values leaves as they are"
-            yield Attack("membership, labels", about, False, _learned(known, "membership", labels=True))
+            yield Attack(replace(alone, of="labels"), about, _learned(known, "membership", labels=True))
         if _is_image(shape) and not defended and offer.gradients == "none":
             about = f"a student of {what} alone, convolutional"
-            yield Attack("membership, convolutional", about, False, _learned(known, "membership", images=True))
+            yield Attack(replace(alone, student="conv"), about, _learned(known, "membership", images=True))
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:

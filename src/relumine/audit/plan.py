@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from relumine.audit.gate import Condition, parse_condition
 from relumine.audit.levels import Level, Setting, levels_of
-from relumine.audit.result import Case, Record
+from relumine.audit.result import AttackKey, Case, Record
 from relumine.audit.served import attacks_at, explanation_of
 from relumine.audit.settings import AuditSettings
 from relumine.defend import parse
@@ -28,8 +28,8 @@ class Line:
 
     level: Level
     defence: str
-    exact: tuple[str, ...]
-    learned: tuple[str, ...]
+    exact: tuple[AttackKey, ...]
+    learned: tuple[AttackKey, ...]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -37,31 +37,29 @@ class Line:
         return self.level.name, self.defence
 
     @property
-    def attacks(self) -> tuple[str, ...]:
+    def attacks(self) -> tuple[AttackKey, ...]:
         """All of them."""
         return self.exact + self.learned
 
-    def cases(self, attacks: Iterable[str], budget: int, seeds: int) -> Iterator[Case]:
+    def cases(self, attacks: Iterable[AttackKey], budget: int, seeds: int) -> Iterator[Case]:
         """One for each attack and seed."""
-        return (
-            Case(self.level.name, self.defence, attack, budget, seed) for attack in attacks for seed in range(seeds)
-        )
+        seeded = ((attack.name, seed) for attack in attacks for seed in range(seeds))
+        return (Case(self.level.name, self.defence, name, budget, seed) for name, seed in seeded)
 
 
-def twins_of(lines: Sequence[Line]) -> dict[tuple[str, str], tuple[str, str]]:
-    """(level, attack) of undefended cases that ask for no explanation, and what they are at the level without any.
+def twins_of(lines: Sequence[Line]) -> dict[tuple[str, str], str]:
+    """(level, attack) of undefended cases that ask for no explanation, and the level without any.
 
     An attacker who ignores explanations sees what that level shows, so the case is run there only.
     """
     plain = {line.level.name: line for line in lines if not line.defence}
-    twins = {}
-    for line in plain.values():
-        base = plain.get(line.level.baseline)
-        for attack in line.attacks if base is not None else ():
-            other = "exact" if attack == "exact, from values" else attack
-            if base is not None and other in base.attacks and (other != attack or attack.startswith("membership")):
-                twins[line.level.name, attack] = (base.level.name, other)
-    return twins
+    return {
+        (line.level.name, attack.name): base.level.name
+        for line in plain.values()
+        if (base := plain.get(line.level.baseline)) is not None
+        for attack in line.attacks
+        if attack.of != "explanations" and attack in base.attacks
+    }
 
 
 def budgets_of(settings: AuditSettings) -> tuple[int, ...]:
@@ -120,23 +118,18 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
     except MisuseError:
         return None
     attacks = attacks_at(level.name, offer, chain, setting.deviation, explanation_of(oracle))
-    exact = tuple(attack.name for attack in attacks if attack.exact)
-    learned = tuple(attack.name for attack in attacks if not attack.exact)
-    return Line(level, defence, exact, _by(student, learned))
-
-
-def _by(student: str | None, learned: tuple[str, ...]) -> tuple[str, ...]:
-    """The attacks whose students are of this kind; all where none is, or nobody said."""
-    chosen = tuple(name for name in learned if name.endswith("convolutional") == (student == "conv"))
-    return chosen if student is not None and chosen else learned
+    exact = tuple(attack.key for attack in attacks if attack.key.kind == "exact")
+    learned = tuple(attack.key for attack in attacks if attack.key.kind == "student")
+    # Of the kind of student that was asked for; all where none is of that kind, or nothing was said.
+    return Line(level, defence, exact, tuple(key for key in learned if key.student == student) or learned)
 
 
 @dataclass(frozen=True)
 class Standing:
     """What a line's records say about going on: which attacks, or why none ("" while there are some)."""
 
-    exact: tuple[str, ...]
-    learned: tuple[str, ...]
+    exact: tuple[AttackKey, ...]
+    learned: tuple[AttackKey, ...]
     stopped: str
 
 
@@ -163,7 +156,7 @@ def _in_every_seed(records: Sequence[Record], seeds: int, holds: Callable[[Recor
     return {record.case.seed for record in records if holds(record)} >= set(range(seeds))
 
 
-def _hopeless(attack: str, records: Sequence[Record]) -> bool:
+def _hopeless(attack: AttackKey, records: Sequence[Record]) -> bool:
     """Whether with every seed this attack said of the target that it is none of its class."""
-    own = [record for record in records if record.case.attack == attack]
+    own = [record for record in records if record.case.attack == attack.name]
     return bool(own) and all(record.outcome in _FINAL for record in _last(own))

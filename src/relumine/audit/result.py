@@ -7,7 +7,7 @@ A *case* is one reconstruction: one level of access, one defence, one attack, on
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -21,12 +21,53 @@ MILESTONES = (0.5, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
+class AttackKey:
+    """What an attack is.
+
+    kind:     "exact" aims at the target itself, a "student" learns to answer as it does
+    of:       what it uses: explanations with the values that come with them, values alone, or of these the label
+    adapted:  it makes gradients of other maps, or asks in a way that a defence answers
+    averaged: each of its answers is the mean of several
+    student:  what it trains
+    """
+
+    kind: Literal["exact", "student"]
+    of: Literal["explanations", "values", "labels"] = "explanations"
+    adapted: bool = False
+    averaged: bool = False
+    student: Literal["two_layer", "conv"] = "two_layer"
+
+    @property
+    def name(self) -> str:
+        """By which results and readers know it."""
+        base = _BASES[self.kind, self.of == "explanations"]
+        labels, conv = self.of == "labels", self.student == "conv"
+        ways = {"adapted": self.adapted, "averaged": self.averaged, "labels": labels, "convolutional": conv}
+        return ", ".join([base, *(way for way, used in ways.items() if used)])
+
+
+_BASES = {
+    ("exact", True): "exact",
+    ("exact", False): "exact, from values",
+    ("student", True): "learned",
+    ("student", False): "values-only student",
+}
+
+
+def attack_name(written: str, level: str) -> str:
+    """The name of today of an attack at a level, of one that an older result may have written."""
+    if written == "exact" and level in ("probabilities", "logits", "values"):
+        return _BASES["exact", False]
+    return written.replace("membership", _BASES["student", False])
+
+
+@dataclass(frozen=True)
 class Case:
     """One reconstruction.
 
     level:   what is exposed, a name of ``audit.levels.LEVELS``
     defence: the words of a chain of defences (docs/defences.md), "" for none
-    attack:  a name of ``audit.attacks``
+    attack:  the name of an ``AttackKey``
     budget:  queries that may be asked, at most
     """
 
@@ -324,8 +365,9 @@ def _read(plain: dict[str, Any]) -> AuditResult:
 def record_from(plain: Mapping[str, Any]) -> Record:
     """The record that ``asdict`` wrote."""
     measures = plain["measures"]
-    parts = {"case": Case(**plain["case"]), "measures": None if measures is None else CloneMeasures(**measures)}
-    return Record(**{**plain, **parts})
+    case = Case(**plain["case"])
+    case = replace(case, attack=attack_name(case.attack, case.level))
+    return Record(**{**plain, "case": case, "measures": None if measures is None else CloneMeasures(**measures)})
 
 
 def picture_from(plain: Mapping[str, Any]) -> Picture:
@@ -341,17 +383,17 @@ def unit_pair_from(plain: Mapping[str, Any]) -> UnitPair:
 def _curve(plain: dict[str, Any]) -> Curve:
     useful = plain["usefulness"]
     parts = {
-        "attacks": tuple(plain["attacks"]),
-        "points": tuple(_point(point) for point in plain["points"]),
+        "attacks": tuple(attack_name(attack, plain["level"]) for attack in plain["attacks"]),
+        "points": tuple(_point(point, plain["level"]) for point in plain["points"]),
         "needs": tuple(Need(**{**need, "queries": _spread(need["queries"])}) for need in plain["needs"]),
         "usefulness": None if useful is None else Usefulness(**useful),
     }
     return Curve(**{**plain, **parts})
 
 
-def _point(plain: dict[str, Any]) -> Point:
+def _point(plain: dict[str, Any], level: str) -> Point:
     spreads: dict[str, Any] = {name: _spread(value) for name, value in plain.items() if isinstance(value, dict)}
-    return Point(**{**plain, **spreads})
+    return Point(**{**plain, **spreads, "attack": attack_name(plain["attack"], level)})
 
 
 def _spread(plain: Mapping[str, Any] | None) -> Spread | None:

@@ -186,8 +186,8 @@ class _Run:
 
     def _twin(self, case: Case) -> Case:
         """The same case at the level that shows no explanation; the case itself if it has none."""
-        level, attack = self._twins.get((case.level, case.attack), (case.level, case.attack))
-        return replace(case, level=level, attack=attack) if not case.defence else case
+        level = self._twins.get((case.level, case.attack), case.level)
+        return replace(case, level=level) if not case.defence else case
 
     def _starting(self, cases: Iterable[Case]) -> Iterator[Case]:
         """The cases, each told to whoever watches as a worker takes it."""

@@ -141,9 +141,9 @@ def _shown(case: Case, subject: Subject, oracle: Oracle, chain: Chain | None) ->
 
 def _attack(case: Case, offer: Offer, chain: Chain | None, subject: Subject) -> Attack:
     attacks = attacks_at(case.level, offer, chain, subject.deviation, explanation_of(subject.oracle))
-    attack = next((attack for attack in attacks if attack.name == case.attack), None)
+    attack = next((attack for attack in attacks if attack.key.name == case.attack), None)
     if attack is None:
-        raise MisuseError(f"attack {case.attack!r}: expected one of {', '.join(one.name for one in attacks)}")
+        raise MisuseError(f"attack {case.attack!r}: expected one of {', '.join(one.key.name for one in attacks)}")
     return attack
 
 
