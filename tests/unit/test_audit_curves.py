@@ -1,5 +1,7 @@
 """Curves: the best attack at each budget, and what each milestone took, by hand-made records."""
 
+from dataclasses import replace
+
 import pytest
 
 from audits import failed, record, result
@@ -39,6 +41,39 @@ def test_a_seed_without_a_clone_counts_against_its_attack():
     assert point.attack == "learned"
     (point,) = points_of(lucky)
     assert point.agreement.seeds == 1
+
+
+def test_a_larger_budget_is_never_worse():
+    records = [record(agreement, budget) for budget, agreement in ((10, 0.48), (100, 0.93), (1000, 0.56))]
+    points = points_of(records)
+    assert [point.agreement.mean for point in points] == [0.48, 0.93, 0.93]
+    assert [(point.queries, point.tried, point.highest) for point in points] == [
+        (10, 10, 0.48),
+        (100, 100, 0.93),
+        (100, 1000, 0.93),
+    ]
+
+
+def test_a_level_that_shows_more_is_never_worse():
+    found = [record(0.731, level="label"), record(0.607, level="probabilities"), record(0.5, level="gradients")]
+    levels = [LEVELS["label"], LEVELS["probabilities"], replace(LEVELS["gradients"], baseline="probabilities")]
+    curves = curves_of(found, levels)
+    assert [curve.points[0].agreement.mean for curve in curves] == [0.731] * 3
+    assert curves[2].points[0].attack == "learned, of label only"
+
+
+def test_exact_recovery_from_less_counts_where_more_is_shown():
+    values = record(1.0, level="logits", outcome="RECOVERED", queries=50)
+    top = record(0.6, level="top-gradient")
+    curves = curves_of([values, top], [LEVELS["logits"], LEVELS["top-gradient"], GRADIENTS[0]])
+    assert [(curve.level, curve.status) for curve in curves] == [("logits", "exact"), ("top-gradient", "exact")]
+    assert curves[1].need("exact").queries.mean == 50
+
+
+def test_what_a_defence_hides_is_judged_by_itself():
+    found = [record(0.9, level="logits", defence="round:2"), record(0.5, defence="round:2"), record(0.99)]
+    curves = curves_of(found, [LEVELS["logits"], *GRADIENTS])
+    assert [curve.points[0].agreement.mean for curve in curves] == [0.9, 0.99, 0.5]
 
 
 def test_budgets_without_any_clone_have_no_point():

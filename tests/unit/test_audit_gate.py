@@ -3,19 +3,23 @@
 import pytest
 
 import relumine as rl
-from audits import failed, record
+from audits import about, failed, record
 from relumine.audit.curves import curves_of
 from relumine.audit.gate import judge, parse_condition
 from relumine.audit.levels import LEVELS
 from relumine.audit.result import Gate, Record
 
+# So many test inputs that an agreement is what it looks like, unless a test says otherwise.
+MANY = 10**7
 
-def gate(text: str, *records: Record, majority: float | None = None) -> Gate:
-    return judge(parse_condition(text), curves_of(records, list(LEVELS.values())), majority)
+
+def gate(text: str, *records: Record, test_inputs: int = MANY, **fields: object) -> Gate:
+    audited = about(test_inputs=test_inputs, **fields)
+    return judge(parse_condition(text), curves_of(records, list(LEVELS.values())), audited)
 
 
-def status(text: str, *records: Record, majority: float | None = None) -> str:
-    return gate(text, *records, majority=majority).status
+def status(text: str, *records: Record, **fields: object) -> str:
+    return gate(text, *records, **fields).status
 
 
 # What is written
@@ -134,6 +138,11 @@ def test_a_level_is_judged_alone_if_it_is_named():
     assert status("label: queries-to-95 < 1000", *records) == "passed"
 
 
+def test_who_sees_more_can_ignore_it():
+    records = [record(0.97, 100, level="label"), record(0.3, 1000, level="probabilities")]
+    assert status("probabilities: queries-to-95 < 1000", *records) == "failed"
+
+
 def test_one_undecided_level_leaves_all_undecided():
     assert status("queries-to-95 < 1000", record(0.3, 1000), record(0.3, 10, level="label")) == "undecided"
 
@@ -156,7 +165,7 @@ def test_what_a_defence_would_do_is_no_part_of_the_gate():
 def test_agreement_at_a_number_of_queries():
     records = [record(0.5, 10), record(0.92, 100), record(0.97, 1000)]
     assert status("agreement-at-100 > 0.9", *records) == "failed"
-    assert status("agreement-at-100 > 0.92", *records) == "passed"
+    assert status("agreement-at-100 > 0.93", *records) == "passed"
     assert status("agreement-at-100 >= 0.92", *records) == "failed"
     assert status("agreement-at-100 > 95 %", *records) == "passed"
     assert status("agreement-at-10 > 0.9", *records) == "passed"
@@ -171,7 +180,7 @@ def test_the_best_seed_counts():
 
 
 def test_no_clone_at_all_is_no_agreement():
-    assert status("agreement-at-100 > 0.9", record(None, 100, outcome="BUDGET_EXHAUSTED")) == "passed"
+    assert status("agreement-at-100 > 0.9", record(None, 100, outcome="BUDGET_EXHAUSTED")) == "undecided"
     assert status("agreement-at-100 > 0.9", failed(100)) == "undecided"
     assert status("agreement-at-100 > 0.9", record(0.5, 100), failed(100, 1)) == "undecided"
 
@@ -186,3 +195,39 @@ def test_agreement_that_a_constant_guess_has_decides_nothing():
     assert status("queries-to-99 < 1000", record(1.0, 10), majority=0.97) == "failed"
     assert status("agreement-at-100 > 0.9", record(1.0, 10), majority=0.97) == "undecided"
     assert status("queries-to-exact < 100", record(1.0, 10, outcome="RECOVERED"), majority=1.0) == "failed"
+
+
+# Attacks that show nothing
+
+
+@pytest.mark.parametrize("text", ["queries-to-95 < 1000", "agreement-at-999 > 95 %"])
+def test_a_copy_no_better_than_a_constant_guess_is_no_pass(text):
+    found = gate(text, record(0.659, 999), majority=0.66)
+    assert found.status == "undecided"
+    assert "no copy was better than a constant guess" in found.reason
+    assert status(text, record(0.67, 999), majority=0.66, test_inputs=200) == "undecided"
+    assert status(text, record(0.8, 999), majority=0.66, test_inputs=200) == "passed"
+
+
+@pytest.mark.parametrize("text", ["queries-to-95 < 1000", "agreement-at-999 > 95 %"])
+def test_a_pool_smaller_than_the_threshold_is_no_pass(text):
+    found = gate(text, record(0.7, 999), pool=449)
+    assert found.status == "undecided"
+    assert "attackers had 449 inputs to ask" in found.reason
+    assert status(text, record(0.7, 999), pool=999) == "passed"
+    assert status(text, record(0.97, 440), pool=449) == "failed"
+
+
+@pytest.mark.parametrize("text", ["queries-to-95 < 1000", "agreement-at-999 > 95 %"])
+def test_an_agreement_that_test_inputs_cannot_tell_from_the_threshold_is_no_pass(text):
+    found = gate(text, record(0.947, 999), test_inputs=450)
+    assert found.status == "undecided"
+    assert "94.7% of 450 test inputs" in found.reason
+    assert status(text, record(0.90, 999, 0), record(0.947, 999, 1), test_inputs=450) == "undecided"
+    assert status(text, record(0.947, 100), record(0.93, 999), test_inputs=450) == "undecided"
+    assert status(text, record(0.92, 999), test_inputs=450) == "passed"
+
+
+def test_neither_pool_nor_guessing_matters_to_exactness():
+    tried = record(None, 999, attack="exact", outcome="BUDGET_EXHAUSTED")
+    assert status("queries-to-exact < 1000", tried, pool=10, test_inputs=0, majority=1.0) == "passed"

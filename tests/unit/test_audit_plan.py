@@ -5,7 +5,7 @@ import pytest
 import relumine as rl
 from problems import two_layer
 from relumine.audit.levels import LEVELS, Setting
-from relumine.audit.plan import Line, budgets_of, lines_of, standing, twins_of
+from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import AttackKey, Case, CloneMeasures, Record
 from relumine.audit.settings import AuditSettings
 
@@ -77,12 +77,14 @@ def test_a_server_defends_itself():
 
 
 def test_who_ignores_explanations_is_run_once():
-    lines = lines_of(two_layer(6, 5, 3).oracle, settings(), Setting())
-    twins = twins_of(lines)
-    assert twins["gradients", "values-only student"] == "logits"
-    assert twins["integrated-gradients", "exact, from values"] == "logits"
-    assert ("gradients", "learned") not in twins
-    assert not [level for level, _ in twins if level in ("label", "probabilities", "logits")]
+    lines = {line.level.name: line for line in lines_of(two_layer(6, 5, 3).oracle, settings(), Setting())}
+    names = {level: [attack.name for attack in line.attacks] for level, line in lines.items()}
+    assert "values-only student" in names["logits"]
+    assert "values-only student" not in names["gradients"]
+    assert "learned" in names["gradients"]
+    assert lines["integrated-gradients"].exact == ()
+    (alone,) = lines_of(two_layer(6, 5, 3).oracle, settings(levels=("integrated-gradients",)), Setting())
+    assert {"exact, from values", "values-only student"} < {attack.name for attack in alone.attacks}
 
 
 def test_a_curve_goes_on_while_the_answer_is_open():
@@ -103,6 +105,15 @@ def test_students_stop_at_99_per_cent_and_exact_attacks_go_on():
     assert (now.exact, now.learned, now.stopped) == ((EXACT,), (), "")
     hopeless = [record("exact", seed=seed, outcome="NOT_THIS_CLASS") for seed in range(2)]
     assert "99%" in standing(LINE, [*records, *hopeless], 2).stopped
+
+
+def test_agreement_makes_nothing_clear_to_a_gate_about_exactness():
+    records = [record(seed=seed, agreement=0.995) for seed in range(2)]
+    records += [record("exact", seed=seed, outcome="NOT_THIS_CLASS") for seed in range(2)]
+    now = standing(LINE, records, 2, exact_matters=True)
+    assert (now.exact, now.learned, now.stopped) == ((), (LEARNED,), "")
+    asked = settings(fail_on=("logits: queries-to-exact < 500", "queries-to-95 < 800"))
+    assert (exact_until("logits", asked), exact_until("label", asked)) == (499, 0)
 
 
 def test_an_exact_attack_that_met_another_class_of_models_is_not_tried_again():

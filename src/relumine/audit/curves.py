@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from relumine.audit.levels import Level
+from relumine.audit.levels import LEVELS, Level, contained_in
 from relumine.audit.result import (
     MILESTONES,
     CloneMeasures,
@@ -48,58 +48,85 @@ def curves_of(
     found = []
     for level in levels:
         for defence in defences:
-            own = [one for one in records if (one.case.level, one.case.defence) == (level.name, defence)]
-            if own:
+            own = seen_at(level, defence, records)
+            if any(one.case.level == level.name for one in own):
                 key = (level.name, defence)
                 found.append(_curve(level, defence, own, (stopped or {}).get(key, ""), (usefulness or {}).get(key)))
     return tuple(found)
 
 
+def seen_at(level: Level, defence: str, records: Collection[Record]) -> list[Record]:
+    """The records of a level and, without a defence, of all whose answers are part of its own."""
+    names = {level.name} if defence else {level.name, *contained_in(level)}
+    return [one for one in records if one.case.level in names and one.case.defence == defence]
+
+
 def _curve(level: Level, defence: str, records: list[Record], stopped: str, useful: Usefulness | None) -> Curve:
-    needs = needs_of(records)
+    needs = needs_of(records, level.name)
     return Curve(
         level=level.name,
         label=level.label,
         defence=defence,
         changes=parse(defence).changes if defence else "",
         baseline=level.baseline,
-        attacks=tuple(dict.fromkeys(record.case.attack for record in records)),
-        points=points_of(records),
+        attacks=tuple(dict.fromkeys(_named(record, level.name) for record in records)),
+        points=points_of(records, level.name),
         needs=needs,
-        status=_status(records, needs),
+        status=_status(_own(records, level.name), needs),
         stopped=stopped,
         usefulness=useful,
     )
 
 
-def points_of(records: Collection[Record]) -> tuple[Point, ...]:
-    """The best attack at each budget at which there is any clone."""
-    points = (_point(budget, group) for budget, group in _by_budget(records))
+def points_of(records: Collection[Record], level: str = "") -> tuple[Point, ...]:
+    """At each budget the best attack of it and of smaller ones, from the first at which there is any clone."""
+    points = (
+        _point(budget, [one for one in records if one.case.budget <= budget], level) for budget in _budgets(records)
+    )
     return tuple(point for point in points if point is not None)
+
+
+def _budgets(records: Collection[Record]) -> list[int]:
+    return sorted({record.case.budget for record in records})
 
 
 def _by_budget(records: Collection[Record]) -> list[tuple[int, list[Record]]]:
     """From the smallest budget to the largest."""
-    budgets = sorted({record.case.budget for record in records})
-    return [(budget, [one for one in records if one.case.budget == budget]) for budget in budgets]
+    return [(budget, [one for one in records if one.case.budget == budget]) for budget in _budgets(records)]
 
 
-def _point(budget: int, records: list[Record]) -> Point | None:
-    attacks = dict.fromkeys(record.case.attack for record in records if record.measures is not None)
-    if not attacks:
-        return None
-    best = max(attacks, key=lambda attack: _merit([one for one in records if one.case.attack == attack]))
-    own = [one for one in records if one.case.attack == best and one.measures is not None]
+def _own(records: Collection[Record], level: str) -> list[Record]:
+    """Without those of other levels: what was tried there does not show that enough was tried here."""
+    return [one for one in records if level in ("", one.case.level)]
+
+
+def _named(record: Record, level: str) -> str:
+    """The attack, with the level that it looked at if that is a part of this one."""
+    own = level in ("", record.case.level)
+    return record.case.attack if own else f"{record.case.attack}, of {LEVELS[record.case.level].label}"
+
+
+def _point(budget: int, records: list[Record], level: str) -> Point | None:
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for one in records:
+        groups.setdefault((_named(one, level), one.case.budget), []).append(one)
+    # Of equally good ones the cheapest, and of these the level's own.
+    name, used = max(groups, key=lambda key: (*_merit(groups[key]), -key[1]))
+    own = [one for one in groups[name, used] if one.measures is not None]
     measured = [one.measures for one in own if one.measures is not None]
+    if not measured:
+        return None
     return Point(
         budget=budget,
-        attack=best,
+        attack=name,
         queries=float(np.mean([one.queries for one in own])),
         floats=float(np.mean([one.spent.get("floats", 0) for one in own])),
         exact=sum(one.exact for one in own),
         agreement=_over(measured, lambda of: of.agreement),
         gaussian_agreement=_over(measured, lambda of: of.gaussian_agreement),
         worst_gap=_over(measured, lambda of: of.worst_gap),
+        highest=max(one.measures.agreement for one in records if one.measures is not None),
+        tried=_tried([one for one in _own(records, level) if one.case.budget == budget]),
         accuracy=_over_known(measured, lambda of: of.accuracy),
         transfer=_over_known(measured, lambda of: of.transfer),
         parameters_recovered=_over_known(measured, lambda of: of.parameters_recovered),
@@ -126,17 +153,18 @@ def spread(numbers: Sequence[float]) -> Spread:
     return Spread(float(np.mean(numbers)), float(min(numbers)), float(max(numbers)), len(numbers))
 
 
-def needs_of(records: Collection[Record]) -> tuple[Need, ...]:
+def needs_of(records: Collection[Record], level: str = "") -> tuple[Need, ...]:
     """The queries to each milestone: in each seed those of the cheapest case that reached it, whatever its attack."""
-    shares = [_need(f"{milestone:.0%}".removesuffix("%"), records, _agrees(milestone)) for milestone in MILESTONES]
-    return (*shares, _need("exact", records, lambda record: record.exact))
+    reaches = {f"{share:.0%}".removesuffix("%"): _agrees(share) for share in MILESTONES}
+    reaches["exact"] = lambda record: record.exact
+    return tuple(_need(milestone, records, level, reached) for milestone, reached in reaches.items())
 
 
 def _agrees(milestone: float) -> Callable[[Record], bool]:
     return lambda record: record.measures is not None and record.measures.agreement >= milestone
 
 
-def _need(milestone: str, records: Collection[Record], reaches: Callable[[Record], bool]) -> Need:
+def _need(milestone: str, records: Collection[Record], level: str, reaches: Callable[[Record], bool]) -> Need:
     cheapest = []
     for seed in sorted({record.case.seed for record in records}):
         reached = [one for one in records if one.case.seed == seed and reaches(one)]
@@ -146,19 +174,20 @@ def _need(milestone: str, records: Collection[Record], reaches: Callable[[Record
         milestone=milestone,
         queries=spread([one.queries for one in cheapest]) if cheapest else None,
         floats=float(np.mean([one.spent.get("floats", 0) for one in cheapest])) if cheapest else None,
-        tried=max((_tried(group) for _, group in _by_budget(records)), default=0),
-        missed=_missed(records, reaches),
+        tried=max((_tried(group) for _, group in _by_budget(_own(records, level))), default=0),
+        missed=_missed(records, level, reaches),
     )
 
 
-def _missed(records: Collection[Record], reaches: Callable[[Record], bool]) -> int:
+def _missed(records: Collection[Record], level: str, reaches: Callable[[Record], bool]) -> int:
     """The most queries tried at a budget at which no case reached it, none ended by an error, and none before did."""
     most = 0
     for _, group in _by_budget(records):
         if any(map(reaches, group)):
             break
-        if not any(one.failed for one in group):
-            most = max(most, _tried(group))
+        own = _own(group, level)
+        if not any(one.failed for one in own):
+            most = max(most, _tried(own))
     return most
 
 

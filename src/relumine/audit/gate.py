@@ -3,17 +3,19 @@
 condition = [ level ":" ] "queries-to-" ( "50" | "90" | "95" | "99" | "exact" ) ( "<" | "<=" ) queries
           | [ level ":" ] "agreement-at-" queries ( ">" | ">=" ) share
 
-A gate *fails* where a case has crossed its threshold, in any seed. It *passes* only where enough queries were tried
-without crossing it. Everything else is *undecided*: cases that ended by an error, a budget smaller than the threshold,
+A gate *fails* where a case has crossed its threshold, in any seed. It *passes* only where enough queries were tried,
+the attacks learned something, and the best copy of any seed stayed so far below that the sampling of test inputs cannot
+explain it. Everything else is *undecided*: cases that ended by an error, a budget or a pool smaller than the threshold,
 a target that a constant guess agrees with.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 
 from relumine.audit.levels import LEVELS
-from relumine.audit.result import Curve, Gate, GateStatus, Need, Point
+from relumine.audit.result import About, Curve, Gate, GateStatus, Need, Point
 from relumine.errors import MisuseError
 
 GRAMMAR = (
@@ -28,6 +30,9 @@ _CONDITION = re.compile(
         \s* (?P<number> \d[\d,_]*(?:\.\d+)?) \s* (?P<percent> %)? \s*""",
     re.VERBOSE,
 )
+
+# Of a normal distribution 95 % lie within this many standard deviations.
+_Z = 1.96
 
 
 @dataclass(frozen=True)
@@ -82,22 +87,20 @@ def _check(text: str, milestone: str | None, at: int, number: float, percent: bo
         raise MisuseError(f"condition {text!r}: an agreement needs at least 1 query; {GRAMMAR}")
 
 
-def judge(condition: Condition, curves: Sequence[Curve], majority: float | None = None) -> Gate:
-    """How a condition ended, by the curves of the target as it is: those behind a defence are what-ifs.
-
-    majority: what a constant guess agrees with; agreement that is not above it shows nothing
-    """
+def judge(condition: Condition, curves: Sequence[Curve], about: About) -> Gate:
+    """How a condition ended, by the curves of the target as it is: those behind a defence are what-ifs."""
     own = [curve for curve in curves if not curve.defence and condition.level in ("", curve.level)]
     if not own:
         what = f"at the level {condition.level!r}" if condition.level else "without a defence"
         return Gate(condition.text, "undecided", f"nothing was tried {what}")
-    if _trivial(condition, majority):
+    if _trivial(condition, about.majority):
         return Gate(
             condition.text,
             "undecided",
-            f"always guessing one class agrees with the target on {majority:.1%} of the inputs, so this says nothing",
+            f"always guessing one class agrees with the target on {about.majority:.1%} of the inputs, so this says "
+            "nothing",
         )
-    verdicts = [_by_need(condition, curve) if condition.milestone else _by_points(condition, curve) for curve in own]
+    verdicts = [_checked(condition, curve, about) for curve in own]
     for status in ("failed", "undecided"):
         reasons = [reason for found, reason in verdicts if found == status]
         if reasons:
@@ -106,63 +109,103 @@ def judge(condition: Condition, curves: Sequence[Curve], majority: float | None 
 
 
 def _trivial(condition: Condition, majority: float | None) -> bool:
-    if majority is None or condition.milestone == "exact":
-        return False
-    return majority >= (condition.threshold if condition.milestone is None else int(condition.milestone) / 100)
+    return majority is not None and condition.milestone != "exact" and majority >= _agreement(condition)
+
+
+def _agreement(condition: Condition) -> float:
+    """The share at which a copy is too good."""
+    return condition.threshold if condition.milestone is None else int(condition.milestone) / 100
+
+
+def allowed(condition: Condition) -> int:
+    """The most queries with which the condition is not to hold."""
+    if condition.milestone is None:
+        return condition.at
+    return int(condition.threshold) - (0 if condition.inclusive else 1)
 
 
 _Verdict = tuple[GateStatus, str]
 
 
+def _checked(condition: Condition, curve: Curve, about: About) -> _Verdict:
+    """The verdict of a curve; a pass only where nothing speaks against the attacks."""
+    status, reason = _by_need(condition, curve) if condition.milestone else _by_points(condition, curve)
+    if status == "passed" and condition.milestone != "exact" and (doubt := _doubt(condition, curve, about)):
+        return "undecided", f"{curve.label}: {doubt}"
+    return status, f"{curve.label}: {reason}"
+
+
+def _doubt(condition: Condition, curve: Curve, about: About) -> str:
+    """Why attacks that did not cross the threshold show nothing; "" if they do."""
+    queries = allowed(condition)
+    if about.pool is not None and about.pool < queries:
+        return (
+            f"attackers had {about.pool:,} inputs to ask, and an attacker with {queries:,} may do better; give "
+            f"{2 * queries:,} with --data, half of which judge copies"
+        )
+    best = max((point.agreement.mean for point in curve.points), default=0.0)
+    if _bound(best, about.test_inputs, -1) <= (about.majority or 0.0):
+        return "no copy was better than a constant guess, so these attacks learned nothing; try a larger budget"
+    # Every budget up to the first that covers the threshold's.
+    near = next((point for point in curve.points if point.budget >= queries), curve.points[-1])
+    highest = _bound(near.highest, about.test_inputs, 1)
+    if highest >= _agreement(condition):
+        return (
+            f"the best copy agreed on {near.highest:.1%} of {about.test_inputs:,} test inputs, which may be "
+            f"{highest:.1%}; give more inputs with --data"
+        )
+    return ""
+
+
+def _bound(share: float, count: int, side: int) -> float:
+    """The lower (−1) or upper (1) end of Wilson's interval for a share of ``count`` inputs, at 95 % confidence."""
+    if not count:
+        return float(side > 0)
+    middle = share + _Z**2 / (2 * count)
+    width = _Z * sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
+    return (middle + side * width) / (1 + _Z**2 / count)
+
+
 def _by_need(condition: Condition, curve: Curve) -> _Verdict:
     assert condition.milestone is not None
     need = curve.need(condition.milestone)
-    what = _goal(condition.milestone)
-    # The most queries that may be asked without failing.
-    allowed = int(condition.threshold) - (0 if condition.inclusive else 1)
-    if need.queries is not None and need.queries.low <= allowed:
-        return "failed", f"{curve.label}: {what} with {need.queries.low:,.0f} queries"
-    if need.missed >= allowed:
-        return "passed", f"{curve.label}: not {what} by these attacks with {need.missed:,} queries"
-    return "undecided", f"{curve.label}: {_open_question(curve, need, allowed)}"
+    what, most = _goal(condition.milestone), allowed(condition)
+    if need.queries is not None and need.queries.low <= most:
+        return "failed", f"{what} with {need.queries.low:,.0f} queries"
+    if need.missed >= most:
+        return "passed", f"not {what} by these attacks with {need.missed:,} queries"
+    return "undecided", _open_question(curve, need, most)
 
 
 def _goal(milestone: str) -> str:
     return "reconstructed exactly" if milestone == "exact" else f"{milestone} % agreement reached"
 
 
-def _open_question(curve: Curve, need: Need, allowed: int) -> str:
+def _open_question(curve: Curve, need: Need, most: int) -> str:
     if curve.status == "inconclusive":
         return "cases ended with an error"
     if need.queries is not None:
         return (
-            f"reached with {need.queries.low:,.0f} queries and not with {need.missed:,}; {allowed:,} lies between, try "
+            f"reached with {need.queries.low:,.0f} queries and not with {need.missed:,}; {most:,} lies between, try "
             "that budget"
         )
-    return f"only {need.missed:,} queries were tried without an error, {allowed:,} are needed to tell"
+    return f"only {need.missed:,} queries were tried without an error, {most:,} are needed to tell"
 
 
 def _by_points(condition: Condition, curve: Curve) -> _Verdict:
     crossing = [point for point in curve.points if point.queries <= condition.at and _crosses(condition, point)]
     if crossing:
         worst = max(crossing, key=lambda point: point.agreement.high)
-        return "failed", f"{curve.label}: {worst.agreement.high:.1%} agreement with {worst.queries:,.0f} queries"
+        return "failed", f"{worst.agreement.high:.1%} agreement with {worst.queries:,.0f} queries"
     if curve.status == "inconclusive":
-        return "undecided", f"{curve.label}: cases ended with an error"
+        return "undecided", "cases ended with an error"
     # Whoever asks more than that without crossing has not crossed it at that number either.
-    beyond = [point for point in curve.points if point.queries >= condition.at]
-    if beyond and not _crosses(condition, beyond[0]):
-        seen = beyond[0]
-        return "passed", f"{curve.label}: at most {seen.agreement.high:.1%} agreement with {seen.queries:,.0f} queries"
-    tried = curve.need("exact").tried
-    if not beyond and tried >= condition.at:
-        return "passed", f"{curve.label}: none of these attacks made a better clone with {tried:,} queries"
-    if beyond:
-        return (
-            "undecided",
-            f"{curve.label}: crossed with {beyond[0].queries:,.0f} queries; try the budget {condition.at:,}",
-        )
-    return "undecided", f"{curve.label}: only {tried:,} queries were tried"
+    beyond = next((point for point in curve.points if point.tried >= condition.at), None)
+    if beyond is None:
+        return "undecided", f"only {max((point.tried for point in curve.points), default=0):,} queries were tried"
+    if _crosses(condition, beyond):
+        return "undecided", f"crossed with {beyond.queries:,.0f} queries; try the budget {condition.at:,}"
+    return "passed", f"at most {beyond.highest:.1%} agreement with {beyond.tried:,} queries"
 
 
 def _crosses(condition: Condition, point: Point) -> bool:

@@ -159,6 +159,22 @@ LEVELS: dict[str, Level] = {
 _BASELINES = {"logits": "logits", "probabilities": "probabilities", "real": "values", "label": "label", "none": ""}
 
 
+# Levels whose answers are part of another's: who sees more can ignore it.
+_PART_OF = {
+    "label": (),
+    "probabilities": ("label",),
+    "logits": ("label", "probabilities"),
+    "values": ("label",),
+    "gradients": ("top-gradient",),
+}
+
+
+def contained_in(level: Level) -> tuple[str, ...]:
+    """Names of the levels whose answers this one's contain, itself not among them."""
+    values = (*_PART_OF[level.baseline], level.baseline) if level.baseline else ()
+    return (*values, *_PART_OF.get(level.name, ()))
+
+
 def levels_of(oracle: Oracle, *, local: bool) -> tuple[Level, ...]:
     """The levels that this target's offer can give, each with the baseline that this target has."""
     baseline = _BASELINES[oracle.offer.values]

@@ -1,9 +1,9 @@
 """The plan: which curves are drawn, with which attacks and budgets, and when a curve's answer is clear."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from relumine.audit.gate import Condition, parse_condition
+from relumine.audit.gate import allowed, parse_condition
 from relumine.audit.levels import Level, Setting, levels_of
 from relumine.audit.result import AttackKey, Case, Record
 from relumine.audit.served import attacks_at, explanation_of
@@ -47,36 +47,39 @@ class Line:
         return (Case(self.level.name, self.defence, name, budget, seed) for name, seed in seeded)
 
 
-def twins_of(lines: Sequence[Line]) -> dict[tuple[str, str], str]:
-    """(level, attack) of undefended cases that ask for no explanation, and the level without any.
+def _without_twins(lines: Sequence[Line]) -> tuple[Line, ...]:
+    """Without the undefended attacks that ask for no explanation where the level that shows none is attacked too.
 
-    An attacker who ignores explanations sees what that level shows, so the case is run there only.
+    Curves count what was reached there: an attacker who ignores explanations sees what that level shows.
     """
     plain = {line.level.name: line for line in lines if not line.defence}
-    return {
-        (line.level.name, attack.name): base.level.name
-        for line in plain.values()
-        if (base := plain.get(line.level.baseline)) is not None
-        for attack in line.attacks
-        if attack.of != "explanations" and attack in base.attacks
-    }
+    return tuple(_without_twin(line, plain.get(line.level.baseline)) if not line.defence else line for line in lines)
+
+
+def _without_twin(line: Line, base: Line | None) -> Line:
+    if base is None:
+        return line
+    exact, learned = (
+        tuple(attack for attack in attacks if attack.of == "explanations" or attack not in base.attacks)
+        for attacks in (line.exact, line.learned)
+    )
+    return replace(line, exact=exact, learned=learned)
 
 
 def budgets_of(settings: AuditSettings) -> tuple[int, ...]:
     """1, 10, 100, … and the largest; and where a gate's threshold lies, the most queries that it allows."""
     largest = settings.budget
     powers = {10**power for power in range(len(str(largest)))} | {largest}
-    allowed = {_allowed(parse_condition(condition)) for condition in settings.fail_on}
+    wanted = {allowed(parse_condition(condition)) for condition in settings.fail_on}
     # What one more query would show decides nothing that the gate asks.
-    asked = {budget for budget in allowed if 1 <= budget <= largest}
+    asked = {budget for budget in wanted if 1 <= budget <= largest}
     return tuple(sorted(asked | {budget for budget in powers if budget <= largest and budget - 1 not in asked}))
 
 
-def _allowed(condition: Condition) -> int:
-    """The most queries with which the condition is not to hold."""
-    if condition.milestone is None:
-        return condition.at
-    return int(condition.threshold) - (0 if condition.inclusive else 1)
+def exact_until(level: str, settings: AuditSettings) -> int:
+    """The largest budget that a gate about exactness at this level needs; 0 without such a gate."""
+    conditions = [parse_condition(condition) for condition in settings.fail_on]
+    return max((allowed(one) for one in conditions if one.milestone == "exact" and one.level in ("", level)), default=0)
 
 
 def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[Line, ...]:
@@ -94,7 +97,7 @@ def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple
     lines = [_line(level, "", oracle, setting, settings.student) for level in chosen]
     for words in settings.defences:
         lines += _defended(words, offered, settings, oracle, setting)
-    return tuple(line for line in lines if line is not None)
+    return _without_twins([line for line in lines if line is not None])
 
 
 def _defended(
@@ -133,12 +136,17 @@ class Standing:
     stopped: str
 
 
-def standing(line: Line, records: Sequence[Record], seeds: int) -> Standing:
-    """Whether the answer is clear, and if not, for whom a larger budget may change something."""
+def standing(line: Line, records: Sequence[Record], seeds: int, *, exact_matters: bool = False) -> Standing:
+    """Whether the answer is clear, and if not, for whom a larger budget may change something.
+
+    records:       of the line's level, and of those that are part of it
+    exact_matters: a gate asks whether larger budgets recover the target, so agreement makes nothing clear
+    """
     if _in_every_seed(records, seeds, lambda record: record.exact):
         return Standing((), (), "recovered exactly with every seed")
-    exact = tuple(attack for attack in line.exact if not _hopeless(attack, records))
-    if _in_every_seed(records, seeds, _agrees):
+    own = [record for record in records if record.case.level == line.level.name]
+    exact = tuple(attack for attack in line.exact if not _hopeless(attack, own))
+    if not exact_matters and _in_every_seed(records, seeds, _agrees):
         return Standing(exact, (), "" if exact else f"{CLEAR:.0%} agreement with every seed")
     return Standing(exact, line.learned, "")
 

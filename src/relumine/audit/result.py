@@ -153,8 +153,11 @@ class Spread:
 class Point:
     """The best attack at one budget.
 
+    attack, …:       the best of this budget and of smaller ones, at this level and at those that are part of it
     queries, floats: really spent, mean over seeds
     exact:           in how many seeds the target was recovered exactly
+    highest:         largest agreement of any attack and seed with at most this budget
+    tried:           queries put to use at this budget in every seed
     """
 
     budget: int
@@ -165,6 +168,8 @@ class Point:
     agreement: Spread
     gaussian_agreement: Spread
     worst_gap: Spread
+    highest: float = 1.0
+    tried: int = 0
     accuracy: Spread | None = None
     transfer: Spread | None = None
     parameters_recovered: Spread | None = None
@@ -290,6 +295,7 @@ class About:
     """What was audited, how, and with what.
 
     test_inputs:     how many inputs clones were compared on
+    pool:            how many inputs attackers could draw from; None where these were random
     majority:        share of them that the target puts in its most frequent class: what a constant guess agrees with
     target_accuracy: share of them whose true label the target gives; None without labels
     """
@@ -314,6 +320,7 @@ class About:
     versions: Mapping[str, str]
     commit: str | None
     test_inputs: int = 0
+    pool: int | None = None
     majority: float | None = None
     target_accuracy: float | None = None
 

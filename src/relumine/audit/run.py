@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from relumine.audit.curves import curves_of
+from relumine.audit.curves import curves_of, seen_at
 from relumine.audit.gate import judge, parse_condition
 from relumine.audit.measures import Reference, reference_of
-from relumine.audit.plan import Line, budgets_of, lines_of, standing, twins_of
+from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
 from relumine.audit.served import explanation_of, warning_about
 from relumine.audit.settings import AuditSettings
@@ -128,7 +128,6 @@ class _Run:
         self._running: list[Case] = []
         self._budget = 0
         self._failures = 0
-        self._twins = twins_of(lines)
         self._stopped: dict[CurveKey, str] = {}
         self.seconds_before = float(store.noted("seconds") or 0)
 
@@ -152,7 +151,7 @@ class _Run:
         return [line for line in self._lines if line.key not in self._stopped]
 
     def _of(self, line: Line) -> list[Record]:
-        return [one.record for case, one in self.finished.items() if (case.level, case.defence) == line.key]
+        return seen_at(line.level, line.defence, [one.record for one in self.finished.values()])
 
     def _give_up(self) -> None:
         """End the curves whose cases all ended with an error: asking more would not help."""
@@ -166,28 +165,24 @@ class _Run:
     def _round(self, kind: str) -> None:
         cases: list[Case] = []
         for line in self._open():
-            now = standing(line, self._of(line), self._settings.seeds)
+            exact_matters = self._budget <= exact_until(line.level.name, self._settings)
+            now = standing(line, self._of(line), self._settings.seeds, exact_matters=exact_matters)
             if now.stopped:
                 self._stopped[line.key] = now.stopped
             else:
                 cases += line.cases(getattr(now, kind), self._budget, self._settings.seeds)
-        known = {*self.finished, *cases}
-        twins = {case: twin for case in cases if (twin := self._twin(case)) != case and twin in known}
-        own = [case for case in cases if case not in twins]
-        self.finished |= {case: self._kept[case] for case in own if case in self._kept}
-        todo = [case for case in own if case not in self._kept]
+        self._carry_out(cases)
+
+    def _carry_out(self, cases: list[Case]) -> None:
+        """Run those that the store has no record of."""
+        self.finished |= {case: self._kept[case] for case in cases if case in self._kept}
+        todo = [case for case in cases if case not in self._kept]
         for case, finished in self._engine.run(partial(run_case, self._target), self._starting(todo)):
             self._running.remove(case)
             self._keep(failed(case, finished.reason) if isinstance(finished, Lost) else finished)
         for case in todo:
             if case not in self.finished:
                 self._keep(failed(case, "not tried, because the server does not answer any more"))
-        self.finished |= {case: _copied(self.finished[twin], case) for case, twin in twins.items()}
-
-    def _twin(self, case: Case) -> Case:
-        """The same case at the level that shows no explanation; the case itself if it has none."""
-        level = self._twins.get((case.level, case.attack), case.level)
-        return replace(case, level=level) if not case.defence else case
 
     def _starting(self, cases: Iterable[Case]) -> Iterator[Case]:
         """The cases, each told to whoever watches as a worker takes it."""
@@ -215,10 +210,9 @@ class _Run:
 
     def _tell(self, ended: Record | None) -> None:
         if self._watch is not None:
-            own = [one.record for case, one in self.finished.items() if self._twin(case) == case]
-            queries = sum(record.queries for record in own)
-            left = self._left()
-            self._watch(Progress(tuple(self._running), ended, len(own), len(left), queries, self._seconds(left)))
+            queries = sum(one.record.queries for one in self.finished.values())
+            left, done = self._left(), len(self.finished)
+            self._watch(Progress(tuple(self._running), ended, done, len(left), queries, self._seconds(left)))
 
     def _left(self) -> list[Case]:
         """The most cases that there can be still."""
@@ -229,7 +223,7 @@ class _Run:
             for budget in budgets
             for case in line.cases(line.attacks, budget, self._settings.seeds)
         )
-        return [case for case in planned if case not in self.finished and self._twin(case) == case]
+        return [case for case in planned if case not in self.finished]
 
     def _seconds(self, left: list[Case]) -> float | None:
         """By the mean time of each attack so far."""
@@ -249,11 +243,6 @@ class _Run:
         keys = [line.key for line in self._lines if line.level.baseline]
         done = self._engine.run(partial(usefulness_of, self._target), keys)
         return {key: None if isinstance(useful, Lost) else useful for key, useful in done}
-
-
-def _copied(finished: Finished, case: Case) -> Finished:
-    remark = f"asks for no explanation: the case of level {finished.record.case.level}"
-    return Finished(replace(finished.record, case=case, remark=remark))
 
 
 def _about(target: Target, subject: Subject, command: str, started: datetime, seconds: float) -> About:
@@ -281,6 +270,7 @@ def _about(target: Target, subject: Subject, command: str, started: datetime, se
         versions=here.versions,
         commit=here.commit,
         test_inputs=0 if reference is None else reference.test_inputs,
+        pool=len(subject.pool) if subject.pool.given else None,
         majority=None if reference is None else reference.majority,
         target_accuracy=None if reference is None else reference.target_accuracy,
     )
@@ -313,7 +303,7 @@ def _result(
         warnings=warnings_of(curves, about, records),
         curves=curves,
         controls=controls_of(curves, about),
-        gates=tuple(judge(parse_condition(condition), curves, about.majority) for condition in settings.fail_on),
+        gates=tuple(judge(parse_condition(condition), curves, about) for condition in settings.fail_on),
         limits=limits_of(curves, about),
         gallery=shown.gallery if shown else (),
         units=shown.units if shown else (),
