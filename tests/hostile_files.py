@@ -1,5 +1,6 @@
 """Model files written to do harm: to run code, to eat memory, to crash whoever reads them. And honest ones, damaged."""
 
+import copy
 import io
 import json
 import pickle
@@ -12,19 +13,23 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import lightgbm
 import numpy as np
 import onnx
 import skops.io
 import torch
+import xgboost
 from onnx import TensorProto, helper, numpy_helper
 from safetensors.torch import save as safetensors_bytes
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
+from sklearn.svm import SVC
 
 import relumine as rl
 
-ENDINGS = ("pt", "ts", "pt2", "onnx", "safetensors", "skops")
+ENDINGS = ("pt", "ts", "pt2", "onnx", "safetensors", "skops", "json", "ubj", "txt")
 ZIPPED = ("pt", "ts", "pt2", "skops")
 
 # (name, bytes): the name says what is wrong, its ending which format the file claims to be.
@@ -69,10 +74,23 @@ def honest(ending: str) -> bytes:
         architecture = json.dumps({"layers": 2, "inputs": [6], "values": "logits"})
         tensors = {name: torch.tensor(array) for name, array in clone.parameters.items()}
         return safetensors_bytes(tensors, {"relumine.network": architecture})
+    elif ending == "skops":
+        return skops.io.dumps(fitted(LogisticRegression()))
+    elif ending == "txt":
+        booster = fitted(
+            lightgbm.LGBMClassifier(n_estimators=3, num_leaves=4, min_child_samples=5, verbose=-1)
+        ).booster_
+        return booster.model_to_string().encode()
     else:
-        rng = np.random.default_rng(0)
-        return skops.io.dumps(LogisticRegression().fit(rng.standard_normal((60, 6)), rng.integers(0, 3, 60)))
+        booster = fitted(xgboost.XGBClassifier(n_estimators=3, max_depth=2)).get_booster()
+        return bytes(booster.save_raw(ending))
     return buffer.getvalue()
+
+
+def fitted(estimator: object) -> object:
+    """To 60 inputs of 6 numbers in 3 classes."""
+    rng = np.random.default_rng(0)
+    return estimator.fit(rng.standard_normal((60, 6)), rng.integers(0, 3, 60))
 
 
 def graph(nodes: list[object], *, shape: tuple[object, ...] = ("rows", 6), change: Callable | None = None) -> bytes:
@@ -129,6 +147,8 @@ def hostile_files(canary: Path) -> Files:
     yield from hostile_programs(canary)
     yield from hostile_scripts(canary)
     yield from hostile_estimators(canary)
+    yield from hostile_trees()
+    yield from hostile_forests()
     yield from hostile_weights()
 
 
@@ -510,6 +530,135 @@ def hostile_estimators(canary: Path) -> Files:
     yield "absurd_array.skops", rezipped(content, {array: re.sub(rb"\((\d+), ?(\d*)\)", rb"(9\1,\2)", numbers)})
     yield "short_array.skops", rezipped(content, {array: numbers[:-8]})
     yield "no_array.skops", rezipped(content, {array: None})
+
+
+def hostile_trees() -> Files:
+    """Trees whose children, features or sizes lie: libraries would read beyond their memory."""
+    plain = json.loads(honest("json"))
+
+    def first_tree(change: Callable[[dict], None]) -> bytes:
+        said = json.loads(json.dumps(plain))
+        change(said["learner"]["gradient_booster"]["model"]["trees"][0])
+        return json.dumps(said).encode()
+
+    def first(name: str, value: int) -> Callable[[dict], None]:
+        return lambda tree: tree[name].__setitem__(0, value)
+
+    for name, value in (
+        *(("left_children", value) for value in (0, 7, 2**31 - 1, 10**12)),
+        *(("right_children", value) for value in (1, -5)),
+        *(("split_indices", value) for value in (6, -1, 2**31)),
+        ("split_type", 1),
+    ):
+        yield f"{name}_{value}.json", first_tree(first(name, value))
+    for name in ("left_children", "split_conditions", "base_weights", "default_left"):
+        yield f"short_{name}.json", first_tree(lambda tree, name=name: tree[name].pop())
+    for name in ("num_nodes", "num_feature", "size_leaf_vector"):
+        lie = {name: str(10**9)}
+        yield f"{name}.json", first_tree(lambda tree, lie=lie: tree["tree_param"].update(lie))
+
+    def model(change: Callable[[dict], None]) -> bytes:
+        said = json.loads(json.dumps(plain))
+        change(said["learner"])
+        return json.dumps(said).encode()
+
+    def booster(said: dict) -> dict:
+        return said["gradient_booster"]["model"]
+
+    yield "no_trees.json", model(lambda said: booster(said)["trees"].clear())
+    yield "group.json", model(lambda said: booster(said)["tree_info"].__setitem__(0, 99))
+    yield "rounds.json", model(lambda said: booster(said)["iteration_indptr"].__setitem__(1, 99))
+    yield "linear.json", model(lambda said: said["gradient_booster"].update(name="gblinear"))
+    for name in ("num_feature", "num_class"):
+        lie = {name: str(10**12)}
+        yield f"many_{name}.json", model(lambda said, lie=lie: said["learner_model_param"].update(lie))
+    for i, text in enumerate((b"", b"[]", b"{}", b"null", b"\xff\xfe", b"[" * 100_000, b'{"learner": {}}', b"1e999")):
+        yield f"json_{i}.json", text
+    for i, content in enumerate(
+        (b"[" * 100_000, b"[$l#L" + struct.pack(">q", 2**60), b"[#L" + struct.pack(">q", -5), b"SL" + b"\x7f" * 8, b"{")
+    ):
+        yield f"binary_{i}.ubj", content
+
+    text = honest("txt").decode()
+
+    def line(name: str, value: str) -> bytes:
+        return re.sub(rf"^{name}=.*$", f"{name}={value}", text, count=1, flags=re.MULTILINE).encode()
+
+    for name, value in (
+        *(("left_child", value) for value in ("0 -1 -3", "9 -1 -3", "1 -1", "-9 -1 -3", "x y z", f"{10**20} -1 -3")),
+        *(("split_feature", value) for value in ("0 0 6", "-1 0 0", "0")),
+        *(("num_leaves", value) for value in ("0", "-4", "5", f"{10**12}", "x")),
+        *(("max_feature_idx", value) for value in ("-1", f"{10**12}", "3")),
+        *(("num_tree_per_iteration", value) for value in ("0", "2", "1000000000")),
+        *(("decision_type", "3 2 2"), ("num_cat", "1"), ("is_linear", "1"), ("leaf_value", "1.0")),
+        ("num_class", "9"),
+    ):
+        yield f"{name}_{len(value)}_{value[:2].strip()}.txt", line(name, value)
+    yield "no_tree.txt", (text.partition("Tree=0")[0] + text[text.index("\nend of trees") :]).encode()
+
+
+def hostile_forests() -> Files:
+    """The same in scikit-learn's models and in ONNX files of such models."""
+    forest = fitted(RandomForestClassifier(2, max_depth=2, random_state=0))
+    for field, value in (("left_child", 10**6), ("right_child", 0), ("feature", 99)):
+        state = forest.estimators_[0].tree_.__getstate__()
+        state["nodes"] = state["nodes"].copy()
+        state["nodes"][field][0] = value
+        lying = copy.deepcopy(forest)
+        lying.estimators_[0].tree_.__setstate__(state)
+        yield f"forest_{field}.skops", skops.io.dumps(lying)
+    other = copy.deepcopy(forest)
+    other.n_features_in_ = 5
+    yield "forest_of_others.skops", skops.io.dumps(other)
+    boosted = fitted(HistGradientBoostingClassifier(max_iter=2))
+    for field, value in (("left", 10**6), ("right", 0), ("feature_idx", 99), ("is_categorical", 1)):
+        lying = copy.deepcopy(boosted)
+        lying._predictors[0][0].nodes[field][0] = value
+        yield f"histogram_{field}.skops", skops.io.dumps(lying)
+    machine = fitted(SVC())
+    for field in ("support_vectors_", "_dual_coef_", "_intercept_", "_n_support", "support_"):
+        lying = copy.deepcopy(machine)
+        setattr(lying, field, getattr(machine, field)[:-1])
+        yield f"support_{field}.skops", skops.io.dumps(lying)
+
+    def ensemble(change: Callable[[dict], None], *, op: str = "TreeEnsembleClassifier", inputs: int = 6) -> bytes:
+        tree = {
+            "nodes_treeids": [0, 0, 0],
+            "nodes_nodeids": [0, 1, 2],
+            "nodes_featureids": [0, 0, 0],
+            "nodes_values": [0.5, 0.0, 0.0],
+            "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+            "nodes_truenodeids": [1, 0, 0],
+            "nodes_falsenodeids": [2, 0, 0],
+            "class_treeids": [0, 0],
+            "class_nodeids": [1, 2],
+            "class_ids": [0, 1],
+            "class_weights": [1.0, 1.0],
+            "classlabels_int64s": [0, 1],
+        }
+        change(tree)
+        node = helper.make_node(op, ["input"], ["label", "scores"], domain="ai.onnx.ml", **tree)
+        outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("label", "scores")]
+        entry = helper.make_tensor_value_info("input", TensorProto.FLOAT, (None, inputs))
+        made = helper.make_model(
+            helper.make_graph([node], "trees", [entry], outputs),
+            opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)],
+            ir_version=8,
+        )
+        return made.SerializeToString()
+
+    for name, values in (
+        *(("nodes_truenodeids", values) for values in ([0, 0, 0], [9, 0, 0], [-1, 0, 0], [1, 0])),
+        *(("nodes_featureids", values) for values in ([6, 0, 0], [-1, 0, 0], [2**40, 0, 0])),
+        *(("class_ids", values) for values in ([0, 2], [-1, 0], [0, 2**40])),
+        *(("class_nodeids", values) for values in ([1, 7], [1])),
+        *(("nodes_nodeids", values) for values in ([0, 1, 1], [2, 1, 0])),
+        *(("classlabels_int64s", [0]), ("nodes_values", [0.5]), ("nodes_modes", ["LEAF"])),
+    ):
+        lie = {name: values}
+        yield f"{name}_{len(values)}_{values[0]}_{values[-1]}.onnx", ensemble(lambda tree, lie=lie: tree.update(lie))
+    yield "support_machine.onnx", ensemble(lambda tree: None, op="SVMClassifier")
+    yield "inputs_0.onnx", ensemble(lambda tree: None, inputs=0)
 
 
 def hostile_weights() -> Files:

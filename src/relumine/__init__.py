@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from relumine.oracle.metering.metered import Metered as Metered
     from relumine.oracle.metering.metered import Progress as Progress
     from relumine.oracle.metering.metered import Spent as Spent
+    from relumine.oracle.predictor import PredictorOracle as PredictorOracle
     from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
     from relumine.oracle.torch import TorchOracle as TorchOracle
     from relumine.probe.findings import Findings as Findings
@@ -77,6 +78,7 @@ _HOMES = {
     "oracle.metering.metered": "Metered Progress Spent",
     "adapt.normalised": "ScaledByValues",
     "adapt.signs": "SignsFromValues",
+    "oracle.predictor": "PredictorOracle",
     "oracle.sklearn": "SklearnOracle",
     "oracle.torch": "TorchOracle",
     "probe.findings": "Findings",

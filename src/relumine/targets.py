@@ -1,12 +1,14 @@
 """Loading a TARGET: from the words on a command line to an oracle.
 
-    package.module:factory          a function that returns an nn.Module, a scikit-learn estimator or an Oracle
+    package.module:factory          a function that returns an nn.Module, an Oracle, or any model that predicts
     model.pt2                       torch.export.save
     model.pt, model.ts              TorchScript
     weights.safetensors + factory   a state dict, and the function that makes its module
     clone.safetensors               a clone that relumine saved
     model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
     model.skops                     a scikit-learn model saved by skops
+    model.json, model.ubj           XGBoost's own formats
+    model.txt                       LightGBM's own format
     http://host/v1/models/NAME      a model server that you own or are allowed to test
 
 No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
-    ".safetensors weights with --factory, a scikit-learn model saved by skops (.skops), or a server's address (http://…)"
+    ".safetensors weights with --factory, a scikit-learn model saved by skops (.skops), an XGBoost model (.json, "
+    ".ubj), a LightGBM model (.txt), or a server's address (http://…)"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
 
@@ -152,12 +155,12 @@ def _is_module(candidate: object) -> bool:
 
 
 def _is_estimator(candidate: object) -> bool:
-    base = sys.modules.get("sklearn.base")
-    return base is not None and isinstance(candidate, base.BaseEstimator)
+    """Whether it predicts as scikit-learn's models do."""
+    return any(hasattr(candidate, name) for name in ("predict_proba", "decision_function", "predict"))
 
 
 def _oracle(model: object, options: Options, text: object) -> Oracle:
-    """The oracle in front of whatever a factory or a file gave."""
+    """The oracle in front of whatever a factory, a file or a caller gave."""
     if _is_module(model):
         return _torch_oracle(model, options, text)  # type: ignore[arg-type]
     if _is_estimator(model):
@@ -168,7 +171,8 @@ def _oracle(model: object, options: Options, text: object) -> Oracle:
             raise TargetError(f"{text}: an Oracle makes its own offer; leave out {flags}")
         return model
     raise TargetError(
-        f"{text}: expected an nn.Module, a scikit-learn estimator or an Oracle, got {type(model).__name__}"
+        f"{text}: expected an nn.Module, an Oracle, or a model with predict_proba, decision_function or predict, "
+        f"got {type(model).__name__}"
     )
 
 
@@ -192,15 +196,28 @@ def _width_of_first_layer(module: "torch.nn.Module") -> tuple[int, ...] | None:
 
 
 def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle:
-    from relumine.oracle.sklearn import SklearnOracle
-
+    """With gradients where the model's parameters give them; else its predictions."""
     said = options.given()
     if said.pop("input_shape", None):
-        raise TargetError(f"{text}: a scikit-learn model knows the size of its inputs; leave out --input-shape")
+        raise TargetError(f"{text}: a model of this kind knows the size of its inputs; leave out --input-shape")
     try:
-        return SklearnOracle(estimator, **said)
+        return _with_gradients(estimator, said)
+    except RelumineError as error:
+        if said.pop("gradients", "none") != "none":
+            raise TargetError(f"{text}: {error}") from error
+    from relumine.oracle.boosted import boosted
+    from relumine.oracle.predictor import PredictorOracle
+
+    try:
+        return PredictorOracle(boosted(estimator) or estimator, **said)
     except RelumineError as error:
         raise TargetError(f"{text}: {error}") from error
+
+
+def _with_gradients(estimator: object, said: dict[str, Any]) -> Oracle:
+    from relumine.oracle.sklearn import SklearnOracle
+
+    return SklearnOracle(estimator, **said)
 
 
 def _from_skops(path: Path, options: Options, _: str | None) -> Oracle:
@@ -226,7 +243,25 @@ def _from_safetensors(path: Path, options: Options, factory: str | None) -> Orac
     return _torch_oracle(module, options, path)  # type: ignore[arg-type]
 
 
+def _from_xgboost(path: Path, options: Options, _: str | None) -> Oracle:
+    from relumine.formats.xgboost_file import load_xgboost
+
+    return _oracle(load_xgboost(path).model, options, path)
+
+
+def _from_lightgbm(path: Path, options: Options, _: str | None) -> Oracle:
+    from relumine.formats.lightgbm_file import load_lightgbm
+
+    return _oracle(load_lightgbm(path).model, options, path)
+
+
 def _from_onnx(path: Path, options: Options, _: str | None) -> Oracle:
+    from relumine.formats.onnx_trees import is_of_scikit_learn, load_onnx_trees
+
+    if is_of_scikit_learn(path):
+        if options.gradients not in (None, "none"):
+            raise TargetError(f"{path}: operators of scikit-learn's kind have no gradients; leave --gradients out")
+        return load_onnx_trees(path, options.values)
     from relumine.formats.onnx_module import load_onnx
 
     loaded = load_onnx(path, options.input_shape)
@@ -252,7 +287,8 @@ def _from_exported(path: Path, options: Options, _: str | None) -> Oracle:
 def _no_pickle(what: str) -> str:
     return (
         f"{what} is pickled, and pickles may run any code when they are loaded; save the model with "
-        "torch.export.save (.pt2), its state dict with safetensors (and --factory), or scikit-learn models with skops"
+        "torch.export.save (.pt2), its state dict with safetensors (and --factory), a scikit-learn model with skops, "
+        "XGBoost's and LightGBM's models with their own save_model"
     )
 
 
@@ -281,4 +317,7 @@ _LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {
     ".ts": _from_torchscript,
     ".pt2": _from_exported,
     ".onnx": _from_onnx,
+    ".json": _from_xgboost,
+    ".ubj": _from_xgboost,
+    ".txt": _from_lightgbm,
 }

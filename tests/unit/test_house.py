@@ -34,7 +34,10 @@ ARROWS = {
 }
 
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.
-TARGETS = {"relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.http.oracle", "relumine.explain.oracle"}
+TARGETS = {
+    *("relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.boosted", "relumine.oracle.predictor"),
+    *("relumine.oracle.http.oracle", "relumine.explain.oracle"),
+}
 
 # Modules that are about torch modules, and are only imported by whoever has one.
 _MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")

@@ -174,7 +174,7 @@ def test_other_linear_classifiers_answer_their_decision_function() -> None:
         fit(estimator, "wine", scaled=True)
         x = inputs_of("wine", scaled=True)
         oracle = rl.SklearnOracle(estimator)
-        assert oracle.offer.values == "real"
+        assert oracle.offer.values == "logits"
         assert np.allclose(oracle(x, gradients=False).values, estimator.decision_function(x), rtol=1e-12)
     estimator.sparsify()
     assert np.allclose(rl.SklearnOracle(estimator)(x, gradients=False).values, estimator.decision_function(x))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from relumine.reconstruct.result import Reconstructor
 
 ValueName = Literal["logits", "probabilities", "real"]
+AnswerName = Literal["logits", "probabilities", "real", "label"]
 GradientName = Literal["all", "top", "none"]
 DTypeName = Literal["float32", "float64"]
 MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
@@ -32,7 +33,7 @@ def shape_of(argument: str) -> Any:
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="What to ask: a TARGET, as of 'reconstruct'.")]
 InputShape = Annotated[str | None, shape_of("TARGET")]
-Values = Annotated[ValueName | None, typer.Option(help="What the target's outputs are.")]
+Values = Annotated[AnswerName | None, typer.Option(help="What the target's outputs are.")]
 Gradients = Annotated[GradientName | None, typer.Option(help="Of which outputs gradients are answered.")]
 Factory = Annotated[
     str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")

@@ -1,18 +1,35 @@
-"""Reading .skops files: scikit-learn models without pickles, of scikit-learn's own types only."""
+"""Reading .skops files: scikit-learn models without pickles, of scikit-learn's own types only.
+
+Some of these types compute in C with arrays that their files bring along. Trees, neighbours' trees and support vectors
+are checked or built anew before anybody asks them: a child beyond the last node would be read beyond its memory.
+"""
 
 import io
 import zipfile
+from collections.abc import Iterator
+from importlib import import_module
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from relumine.errors import TargetError
 from relumine.formats.container import unpacked
 from relumine.formats.loaded import Loaded
+from relumine.formats.trees import check_tree
 
-# skops trusts scikit-learn's estimators already; fitted MLPs hold their optimiser besides.
-_OPTIMISERS = {f"sklearn.neural_network._stochastic_optimizers.{name}" for name in ("AdamOptimizer", "SGDOptimizer")}
+# Parts of fitted estimators that are no estimators themselves.
+_PARTS = {
+    "sklearn.calibration._CalibratedClassifier",
+    "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+    "sklearn.neighbors._ball_tree.BallTree",
+    "sklearn.neighbors._kd_tree.KDTree",
+    "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+    "sklearn.neural_network._stochastic_optimizers.SGDOptimizer",
+    "sklearn.tree._tree.Tree",
+    "sklearn.utils._bunch.Bunch",
+}
 
 
 def load_skops(path: Path) -> Loaded:
@@ -30,13 +47,111 @@ def load_skops(path: Path) -> Loaded:
         for name, content in parts.items():
             target.writestr(name, content)
     types = skops.io.get_untrusted_types(data=copy.getvalue())
-    strange = [name for name in types if name not in _OPTIMISERS]
+    strange = [name for name in types if not _is_known(name)]
     if strange:
         raise TargetError(
             f"{path}: expected scikit-learn's own types only, got {', '.join(strange)}; "
             "write a factory that loads it: package.module:factory"
         )
-    return Loaded(skops.io.loads(copy.getvalue(), trusted=types))
+    model = skops.io.loads(copy.getvalue(), trusted=types)
+    try:
+        for part in _parts(model, set()):
+            _checked(part)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise TargetError(f"{path}: expected a fitted scikit-learn model, got one with {error}") from error
+    return Loaded(model)
+
+
+def _is_known(name: str) -> bool:
+    """Whether it is one of scikit-learn's estimators, kernels or distances, or a part that these are made of."""
+    from sklearn.base import BaseEstimator
+    from sklearn.gaussian_process.kernels import Kernel
+    from sklearn.metrics import DistanceMetric
+
+    if name in _PARTS:
+        return True
+    home, _, last = name.rpartition(".")
+    if not home.startswith("sklearn."):
+        return False
+    try:
+        kind = getattr(import_module(home), last, None)
+    except ImportError:
+        return False
+    if not isinstance(kind, type) or kind.__module__ != home:
+        return False
+    return issubclass(kind, BaseEstimator | Kernel | DistanceMetric)
+
+
+def _parts(thing: Any, seen: set[int]) -> Iterator[Any]:
+    """The estimator and everything inside."""
+    if id(thing) in seen or isinstance(thing, str | bytes | int | float | type):
+        return
+    seen.add(id(thing))
+    yield thing
+    inside: Any = ()
+    if isinstance(thing, dict):
+        inside = thing.values()
+    elif isinstance(thing, list | tuple | set) or (isinstance(thing, np.ndarray) and thing.dtype.hasobject):
+        inside = thing.ravel() if isinstance(thing, np.ndarray) else thing
+    for part in (*inside, *vars(thing).values()) if hasattr(thing, "__dict__") else inside:
+        yield from _parts(part, seen)
+
+
+def _checked(part: Any) -> None:
+    """A ValueError for what would be read beyond its memory; trees must be of as many features as their owner."""
+    from sklearn.ensemble._forest import BaseForest
+    from sklearn.ensemble._gb import BaseGradientBoosting
+    from sklearn.ensemble._hist_gradient_boosting.gradient_boosting import BaseHistGradientBoosting
+    from sklearn.neighbors._base import NeighborsBase
+    from sklearn.svm._base import BaseLibSVM
+    from sklearn.tree import BaseDecisionTree
+
+    if isinstance(part, BaseDecisionTree) and hasattr(part, "tree_"):
+        _check_fitted_tree(part, part.n_features_in_)
+    elif isinstance(part, BaseForest | BaseGradientBoosting) and hasattr(part, "estimators_"):
+        trees = np.asarray(part.estimators_)
+        for tree in trees.ravel():
+            _check_fitted_tree(tree, part.n_features_in_)
+        if isinstance(part, BaseGradientBoosting) and trees.shape[1] != part.n_trees_per_iteration_:
+            raise ValueError(f"{trees.shape[1]} trees a round")
+    elif isinstance(part, BaseHistGradientBoosting) and hasattr(part, "_predictors"):
+        for predictor in (one for several in part._predictors for one in several):
+            _check_predictor(predictor.nodes, part.n_features_in_)
+    elif isinstance(part, NeighborsBase) and getattr(part, "_tree", None) is not None:
+        kind = type(part._tree)
+        part._tree = kind(part._fit_X, part.leaf_size, part.effective_metric_, **part.effective_metric_params_)
+    elif isinstance(part, BaseLibSVM) and hasattr(part, "support_"):
+        _check_support(part)
+
+
+def _check_fitted_tree(model: Any, features: int) -> None:
+    tree = model.tree_
+    if tree.n_features != features:
+        raise ValueError(f"a tree of {tree.n_features} features, not {features}")
+    check_tree(tree.children_left, tree.children_right, tree.feature, features)
+
+
+def _check_predictor(nodes: "np.ndarray[Any, Any]", features: int) -> None:
+    if nodes["is_categorical"].any():
+        raise ValueError("splits of categories, which are not read here")
+    leaf = nodes["is_leaf"] != 0
+    left, right = (np.where(leaf, -1, nodes[name].astype(np.int64)) for name in ("left", "right"))
+    check_tree(left, right, nodes["feature_idx"].astype(np.int64), features)
+
+
+def _check_support(model: Any) -> None:
+    """libsvm is told by some arrays how long the others are."""
+    vectors, counts = len(model.support_), model._n_support
+    groups = len(counts) if hasattr(model, "classes_") else 2
+    pairs = groups * (groups - 1) // 2
+    sizes = (model.support_vectors_.shape, model._dual_coef_.shape, model._intercept_.shape)
+    if sizes != ((vectors, model.n_features_in_), (groups - 1, vectors), (pairs,)):
+        raise ValueError("support vectors of another size than declared")
+    declared = counts.sum() if hasattr(model, "classes_") else counts[0]
+    if (counts < 0).any() or declared != vectors or max(len(model._probA), len(model._probB)) not in (0, pairs):
+        raise ValueError("another number of support vectors than declared")
+    if hasattr(model, "classes_") and len(model.classes_) != groups:
+        raise ValueError("another number of classes than declared")
 
 
 def _check_array(path: Path, name: str, content: bytes) -> None:

@@ -50,7 +50,7 @@ class SklearnOracle:
     values:    regressors answer "real" numbers. Classifiers with probabilities answer "probabilities" (the default)
                or "logits", which for two classes are one number, the log-odds. Classifiers that predict several labels
                at once answer "logits" only, because their probabilities do not sum to 1. Other linear classifiers
-               answer their decision function as "real".
+               answer their decision function as "logits" (the largest, or the sign of one, is the class) or "real".
     gradients: of every output ("all"), of the largest ("top"), of the output of this index, or of none
 
     Probabilities of two classes are expit(−z) and expit(z), so that both keep their digits when one is nearly 1.
@@ -180,10 +180,7 @@ def _linear_layer(model: Any) -> tuple[list[Array], list[Array]]:
 def _scaling(scalers: list[Any], dimension: int) -> tuple[Array, Array]:
     """All scalers as one (x − shift) / scale."""
     shift, scale = np.zeros(dimension), np.ones(dimension)
-    for scaler in scalers:
-        if scaler == "passthrough":
-            continue
-        inner_shift, inner_scale = _one_scaling(scaler, dimension)
+    for inner_shift, inner_scale in [_one_scaling(one, dimension) for one in scalers if one != "passthrough"]:
         shift, scale = shift + scale * inner_shift, scale * inner_scale
     return shift, scale
 
@@ -215,7 +212,7 @@ def _head_of_network(network: MLPRegressor | MLPClassifier) -> tuple[Head, tuple
 
 def _head_of_linear(model: Any) -> tuple[Head, tuple[ValueKind, ...]]:
     if not isinstance(model, LogisticRegression):
-        return "none", ("real",)
+        return "none", ("logits", "real") if is_classifier(model) else ("real",)
     return ("two classes" if len(model.classes_) == 2 else "softmax"), ("probabilities", "logits")
 
 
@@ -229,7 +226,7 @@ def _few_inputs(model: _Model) -> Array:
 def _check_equal(estimator: Any, model: _Model, ours: Array, values: str) -> None:
     """Refuse what has linear parameters and yet computes something else: Poisson regression, one-versus-rest."""
     inputs = _few_inputs(model)
-    if values == "logits":
+    if values == "logits" and model.head != "none":
         ours = expit(ours) if model.head == "labels" else model.squashed(ours)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a model fitted on named columns is asked without names

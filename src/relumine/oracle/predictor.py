@@ -1,0 +1,194 @@
+"""PredictorOracle: any fitted model that predicts, or Python function that does. Values or labels, no gradients."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from relumine.errors import BadAnswerError, MisuseError
+from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Predict = Callable[[Array], Any]
+
+# Numbers that sum to 1 up to float32's rounding are probabilities.
+_ROUNDING = 1e-4
+
+
+class PredictorOracle:
+    """Answers as a fitted classifier or regressor does: scikit-learn's interface is all that is asked for.
+
+    model:  has ``predict_proba``, ``decision_function`` or ``predict`` and ``n_features_in_``: every scikit-learn
+            classifier, regressor and pipeline, XGBoost's and LightGBM's models
+    values: classifiers answer "probabilities", "logits" (their decision function or margin) or "label", by default the
+            first of these that they have; regressors answer "real" numbers
+    """
+
+    def __init__(self, model: object, *, values: ValueKind | None = None) -> None:
+        ways = _ways_of(model)
+        if not ways:
+            raise MisuseError(
+                "model: expected a fitted classifier or regressor with predict_proba, decision_function or predict, "
+                f"got {type(model).__name__}"
+            )
+        chosen = next(iter(ways)) if values is None else values
+        if chosen not in ways:
+            raise MisuseError(f"values: {type(model).__name__} answers {' or '.join(map(repr, ways))}, got {values!r}")
+        self.model = model
+        self._way = ways[chosen]
+        inputs = (_width(model),)
+        first = self._way.asked(np.zeros((1, *inputs)), model)
+        self._offer = Offer(inputs, first.shape[1], chosen, "none")
+
+    @property
+    def offer(self) -> Offer:
+        """What the model answers."""
+        return self._offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        values = self._way.asked(rows, self.model) if len(rows) else np.empty((0, self._offer.outputs))
+        return checked_answer(self._offer, len(rows), Answer(values), gradients=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """A method to ask, and the classes that its answers name where they are labels."""
+
+    predict: Predict
+    classes: object = None
+
+    def asked(self, rows: Array, model: object) -> Array:
+        """n×K numbers."""
+        with _quiet():
+            answer = self.predict(_framed(rows, model))
+        if isinstance(answer, list):
+            raise MisuseError(f"model: expected one output to predict, {type(model).__name__} predicts {len(answer)}")
+        return _columns(answer, len(rows)) if self.classes is None else one_hot(answer, self.classes)
+
+
+@contextmanager
+def _quiet() -> "Iterator[None]":
+    """Without warnings of a model that was fitted by another version, or on named columns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _ways_of(model: object) -> Mapping[ValueKind, _Way]:
+    """By what the model can be asked; nothing where it does not predict."""
+    if isinstance(model, type):
+        return {}
+    ways: dict[ValueKind, _Way] = {}
+    known = getattr(model, "classes_", None)
+    for kind, name in (("probabilities", "predict_proba"), ("logits", "decision_function")):
+        if hasattr(model, name):
+            ways[kind] = _Way(getattr(model, name))  # type: ignore[index]
+    if hasattr(model, "predict"):
+        ways["real" if known is None else "label"] = _Way(model.predict, known)
+    return ways
+
+
+def _width(model: object) -> int:
+    width = getattr(model, "n_features_in_", None)
+    if width is None:
+        raise MisuseError(f"model: {type(model).__name__} is not fitted; call its fit first")
+    return int(width)
+
+
+def _framed(rows: Array, model: object) -> Any:
+    """Rows as the model was fitted on them: with named columns, where it knows names."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None or find_spec("pandas") is None:
+        return rows
+    import pandas
+
+    return pandas.DataFrame(rows, columns=names)
+
+
+def _columns(answer: object, count: int) -> Array:
+    values = np.asarray(answer, dtype=np.float64)
+    return values.reshape(count, -1)
+
+
+def one_hot(labels: object, classes: object) -> Array:
+    """n×K: 1 for the class that each label names."""
+    names, given = np.asarray(classes), np.asarray(labels).reshape(-1)
+    hits = given[:, None] == names[None, :]
+    if not hits.any(axis=1).all():
+        strange = given[~hits.any(axis=1)][0]
+        raise BadAnswerError(f"labels: expected one of {', '.join(map(str, names[:8]))}, got {strange!r}")
+    result: Array = hits.astype(np.float64)
+    return result
+
+
+class FunctionPredictor:
+    """A Python function, told by its answers to some inputs: labels, probabilities, logits or real numbers.
+
+    predict: takes n×shape inputs; answers n labels, n×K numbers or n numbers
+    inputs:  some that it is for, n×shape
+    labels:  theirs, if known: they tell the probability of a class from a real number, and name classes
+    values:  what its numbers are, where that cannot be told
+    """
+
+    def __init__(
+        self,
+        predict: Predict,
+        inputs: "np.ndarray",
+        labels: "np.ndarray | None" = None,
+        values: ValueKind | None = None,
+    ) -> None:
+        self._predict, self._shape, self._dtype = predict, inputs.shape[1:], inputs.dtype
+        answer = np.asarray(self._asked(inputs))
+        kind = values or _kind_of(answer, labels)
+        self._classes = _classes_of(answer, labels) if kind == "label" else None
+        outputs = prod(answer.shape[1:]) if self._classes is None else len(self._classes)
+        self._offer = Offer(self._shape, outputs, kind, "none")
+
+    @property
+    def offer(self) -> Offer:
+        """What the function was seen to answer."""
+        return self._offer
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        answer = self._asked(rows.reshape(-1, *self._shape).astype(self._dtype)) if len(rows) else []
+        values = _columns(answer, len(rows)) if self._classes is None else one_hot(answer, self._classes)
+        return checked_answer(self._offer, len(rows), Answer(values), gradients=False)
+
+    def _asked(self, inputs: "np.ndarray") -> Any:
+        answer = self._predict(inputs)
+        count = len(answer) if hasattr(answer, "__len__") else None
+        if count != len(inputs):
+            raise BadAnswerError(f"predict: expected an answer for each of {len(inputs)} inputs, got {count}")
+        return answer.detach().cpu().numpy() if hasattr(answer, "detach") else answer
+
+
+def _kind_of(answer: "np.ndarray", labels: "np.ndarray | None") -> ValueKind:
+    """What numbers are, by how they look: words and integers are labels, rows that sum to 1 probabilities."""
+    if answer.dtype.kind not in "fiub" or (answer.ndim == 1 and answer.dtype.kind in "iub"):
+        return "label"
+    known = np.unique(labels) if labels is not None else np.empty(0)
+    counted = known.dtype.kind in "iubUS"
+    shares = bool(((answer >= 0) & (answer <= 1 + _ROUNDING)).all())
+    if prod(answer.shape[1:]) > 1:
+        sums_to_one = shares and bool(np.abs(answer.sum(axis=1) - 1).max() < _ROUNDING)
+        return "probabilities" if sums_to_one else "logits" if counted or labels is None else "real"
+    if counted and np.isin(answer, known).all():
+        return "label"
+    return "probabilities" if counted and shares and len(known) == 2 else "real"
+
+
+def _classes_of(answer: "np.ndarray", labels: "np.ndarray | None") -> "np.ndarray":
+    """All labels that were seen."""
+    flat = answer.reshape(-1)
+    if labels is None or (labels.dtype.kind in "US") != (flat.dtype.kind in "US"):
+        return np.unique(flat)
+    return np.unique(np.concatenate([flat, labels]))
