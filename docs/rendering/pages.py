@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -21,7 +22,7 @@ LINKED = (
     "results/*.csv",
     "benchmarks/results/*.jsonl",
 )
-# The rooms of public names in the order of the overview; a further one needs a line here and one in mkdocs.yml.
+# The rooms of public names in the order of the overview.
 TITLES = {
     "reconstruct": "Methods and results",
     "oracle": "Oracles",
@@ -59,6 +60,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 def api_pages() -> dict[str, str]:
     """An overview of every public name, and a page per room with the docstrings."""
     rooms = {room: sorted(name for name in rl.__all__ if _room(name) == room) for room in map(_room, rl.__all__)}
+    if untitled := rooms.keys() - TITLES.keys():
+        raise PluginError(f"public names come from {untitled}: add it to TITLES of {__file__} and to nav of mkdocs.yml")
     overview = ["# API", "", "```python", "import relumine as rl", "```", ""]
     for room, title in TITLES.items():
         rows = [f"| [`rl.{name}`]({room}.md#relumine.{name}) | {_summary(name)} |" for name in rooms[room]]
