@@ -58,8 +58,8 @@ SETTINGS: tuple[dict[str, Any], ...] = (
     {"learning_rate": 0.03},
     {"learning_rate": 0.12},
     {"steps": 1600},
-    {"rounding": 0.0},
-    {"rounding": 0.5},
+    {"relu_smoothing": 0.0},
+    {"relu_smoothing": 0.5},
     {"logits_by": "cross-entropy"},
 )
 DEEP_SETTINGS: tuple[dict[str, Any], ...] = (

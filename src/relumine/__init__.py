@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from relumine.adapt.averaged import Averaged as Averaged
-    from relumine.adapt.decoys import Among as Among
+    from relumine.adapt.decoys import DecoyQueries as DecoyQueries
     from relumine.adapt.divided import DividedByInput as DividedByInput
     from relumine.adapt.normalised import ScaledByValues as ScaledByValues
-    from relumine.adapt.scaled_inputs import FarAway as FarAway
+    from relumine.adapt.scaled_inputs import ScaledInputs as ScaledInputs
     from relumine.adapt.signs import SignsFromValues as SignsFromValues
     from relumine.errors import AccessError as AccessError
     from relumine.errors import BadAnswerError as BadAnswerError
@@ -64,12 +64,12 @@ _HOMES = {
         "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
         "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
-    "adapt.decoys": "Among",
+    "adapt.decoys": "DecoyQueries",
     "adapt.averaged": "Averaged",
     "oracle.base": "Answer Offer Oracle",
     "adapt.divided": "DividedByInput",
     "oracle.http.endpoint": "Endpoint",
-    "adapt.scaled_inputs": "FarAway",
+    "adapt.scaled_inputs": "ScaledInputs",
     "oracle.finite_difference": "FiniteDifferences",
     "oracle.function": "FunctionOracle",
     "oracle.http.oracle": "HttpOracle",

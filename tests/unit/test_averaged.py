@@ -1,4 +1,4 @@
-"""Averaged against noise, and Among against a watch."""
+"""Averaged against noise, and DecoyQueries against a watch."""
 
 import numpy as np
 import pytest
@@ -50,7 +50,7 @@ def test_a_line_is_not_seen_among_other_rows():
     with pytest.raises(rl.RefusedError):
         watched(line, gradients=True)
     unnoticed = defend.LineWatch(two_layer(D, 9, 3).oracle, 3)
-    answer = rl.Among(unnoticed, 64, rng=0)(line, gradients=True)
+    answer = rl.DecoyQueries(unnoticed, 64, rng=0)(line, gradients=True)
     assert not unnoticed.detected
     assert np.allclose(answer.values, two_layer(D, 9, 3).oracle(line, gradients=True).values)
 
@@ -61,4 +61,4 @@ def test_misuse():
     with pytest.raises(rl.MisuseError, match="at least 0"):
         rl.Averaged(noisy(0.1, "fresh"), 2, spread=-1)
     with pytest.raises(rl.MisuseError, match="at least 1 other"):
-        rl.Among(noisy(0.1, "fresh"), 0)
+        rl.DecoyQueries(noisy(0.1, "fresh"), 0)

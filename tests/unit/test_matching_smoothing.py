@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import relumine as rl
 from problems import two_layer
-from relumine.reconstruct.matching.smoothing import RoundCorners, _Rounded
+from relumine.reconstruct.matching.smoothing import ReluSmoothing, _Rounded
 
 WAYS = {
     "module": torch.nn.ReLU(),
@@ -26,7 +26,7 @@ def points() -> torch.Tensor:
 def test_every_relu_is_rounded_near_the_corner_and_only_there(relu):
     z = points()
     half = 0.5 * float(z.square().mean().sqrt())
-    with RoundCorners(0.5):
+    with ReluSmoothing(0.5):
         rounded = relu(z)
     near = z.abs() < half
     assert (rounded[near] > z.relu()[near]).all()
@@ -41,14 +41,14 @@ def test_its_first_and_second_derivatives_are_true():
 
 
 def test_the_corner_becomes_sharp_before_the_end():
-    widths = [RoundCorners.at(share, 1.0).width for share in (0, 0.35, 0.7, 0.9)]
+    widths = [ReluSmoothing.at(share, 1.0).width for share in (0, 0.35, 0.7, 0.9)]
     assert widths == pytest.approx([1, 0.5, 0, 0])
 
 
 @pytest.mark.parametrize("dead", [0.0, 1.0])
 def test_a_layer_of_zeros_does_no_harm(dead):
     z = (dead * torch.ones(1, 4)).requires_grad_()
-    with RoundCorners(1.0):
+    with ReluSmoothing(1.0):
         slope = torch.autograd.grad(torch.relu(z).sum(), z, create_graph=True)[0]
     assert torch.isfinite(torch.autograd.grad(slope.sum(), z)[0]).all()
 
@@ -62,8 +62,8 @@ def test_round_corners_help_gradients_to_be_matched():
     problem = two_layer(12, 9, 3, seed=0)
     x = np.random.default_rng(1).standard_normal((2000, 12))
     gaps = {0.0: [], 1.0: []}
-    for rounding, found in gaps.items():
+    for width, found in gaps.items():
         for seed in range(3):
-            result = rl.GradientMatching(student, 20, steps=400, rounding=rounding)(problem.oracle, rng=seed)
+            result = rl.GradientMatching(student, 20, steps=400, relu_smoothing=width)(problem.oracle, rng=seed)
             found.append(np.square(result.predict(x) - problem.predict(x)).mean())
     assert np.mean(gaps[1.0]) < np.mean(gaps[0.0])

@@ -1,4 +1,4 @@
-"""Among: each question hidden among others, from whoever watches for questions that belong together."""
+"""DecoyQueries: each question hidden among others, from whoever watches for questions that belong together."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, joined
 
 
-class Among:
+class DecoyQueries:
     """Asks ``others`` rows without gradients before each row that matters, and forgets their answers.
 
     A watch that looks at a client's last rows sees mostly these. They are drawn from N(0, I), or uniformly from the box
@@ -25,7 +25,7 @@ class Among:
         rng: int | np.random.Generator | None = None,
     ) -> None:
         if others < 1:
-            raise MisuseError(f"Among: expected at least 1 other row, got {others}")
+            raise MisuseError(f"DecoyQueries: expected at least 1 other row, got {others}")
         self._oracle = oracle
         self._others = others
         self._values = values

@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 from relumine.adapt.divided import DividedByInput
 from relumine.adapt.normalised import ScaledByValues
-from relumine.adapt.scaled_inputs import FarAway
+from relumine.adapt.scaled_inputs import ScaledInputs
 from relumine.adapt.signs import SignsFromValues
 from relumine.errors import MisuseError
 from relumine.oracle.base import DType, Oracle
@@ -37,7 +37,7 @@ def adapted(oracle: Oracle, recipe: str) -> Oracle:
         raise MisuseError(f"explanation: expected one of {', '.join(RECIPES)}, got {recipe!r}")
     smoothed, kind = recipe.startswith("smoothed"), recipe.removeprefix("smoothed").removeprefix("-")
     power = 2 if kind == "squared" else 1
-    asked: Oracle = FarAway(oracle, FAR[oracle.offer.dtype], power=power) if smoothed else oracle
+    asked: Oracle = ScaledInputs(oracle, FAR[oracle.offer.dtype], power=power) if smoothed else oracle
     if kind == "input-times-gradient":
         return DividedByInput(asked)
     if kind in ("absolute", "squared"):

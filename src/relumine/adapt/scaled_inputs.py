@@ -1,4 +1,4 @@
-"""FarAway: smoothed gradients asked so far out that the smoothing does not matter."""
+"""ScaledInputs: smoothed gradients asked so far out that the smoothing does not matter."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
 
 
-class FarAway:
+class ScaledInputs:
     """The target seen from afar: f(factor · u) as a function of u, with its gradients.
 
     SmoothGrad averages gradients at x + noise, and the noise does not grow with x. At ``factor`` times the distance
@@ -22,7 +22,7 @@ class FarAway:
         if not (np.isfinite(factor) and factor > 1):
             raise MisuseError(f"factor: expected a number above 1, got {factor}")
         if oracle.offer.box is not None:
-            raise MisuseError(f"FarAway: inputs must lie in {oracle.offer.box}, so there is no way out")
+            raise MisuseError(f"ScaledInputs: inputs must lie in {oracle.offer.box}, so there is no way out")
         self._oracle = oracle
         self.factor = float(factor)
         self._power = power

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from relumine.adapt.averaged import Averaged
-from relumine.adapt.decoys import Among
+from relumine.adapt.decoys import DecoyQueries
 from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import Asked, Questions, ask
@@ -201,7 +201,7 @@ def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
         low, high = oracle.offer.box or (-known.reach, known.reach)
         oracle = WithOffer(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
     if known.window:
-        oracle = Among(oracle, known.window, values=not through, rng=at.rng)
+        oracle = DecoyQueries(oracle, known.window, values=not through, rng=at.rng)
     if known.noise:
         oracle = _averaged(oracle, known, int(np.clip(at.budget // _ROWS_OF_EXACT, *_TIMES)), at.rng, rounded=True)
     return oracle

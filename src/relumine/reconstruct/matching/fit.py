@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from relumine.errors import MisuseError
 from relumine.reconstruct.matching.loss import Matching
 from relumine.reconstruct.matching.optimiser import Muon
-from relumine.reconstruct.matching.smoothing import UNTIL, RoundCorners
+from relumine.reconstruct.matching.smoothing import UNTIL, ReluSmoothing
 
 # Held-out answers are looked at, and checkpoints written, this often.
 _LOOKS = 20
@@ -39,7 +39,7 @@ class Schedule:
     batch: int
     learning_rate: float
     weight_decay: float
-    rounding: float
+    relu_smoothing: float
     optimiser: Literal["adam", "muon"]
 
 
@@ -118,7 +118,7 @@ class _Fit:
         if self.task.maps is not None and self.task.explanation.gradients_per_map > 1:
             # Norms learn from the inputs themselves, not from the points around them at which maps are made.
             self._teach_norms(rows)
-        with RoundCorners.at(share, self.schedule.rounding):
+        with ReluSmoothing.at(share, self.schedule.relu_smoothing):
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         told = float(loss.item())

@@ -26,7 +26,7 @@ Loss = Literal["joint", "gradient", "membership"]
 _FEWEST_HELD_OUT = 5
 # λ where maps tell signs, sizes and scale, and where values have to find them.
 _WEIGHT, _WEIGHT_OF_VALUES_FIRST = 0.1, 10.0
-_LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "rounding": 0}
+_LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "relu_smoothing": 0}
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GradientMatching:
                    inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, twice at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
                    deep students
-    rounding:      half the width of the ReLUs' round corners at first, in root mean squares of what enters them;
+    relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of what enters them;
                    0 fits a plain ReLU network from the start
     validation:    share of the answers held out to keep the best state; few answers are all trained on
     members:       so many students are trained from different seeds, and their logits averaged
@@ -87,7 +87,7 @@ class GradientMatching:
     learning_rate: float = 0.06
     weight_decay: float = 0.0
     optimiser: Literal["adam", "muon"] = "adam"
-    rounding: float = 1.0
+    relu_smoothing: float = 1.0
     validation: float = 0.1
     members: int = 1
     checkpoint: str | Path | None = field(default=None, repr=False)
@@ -160,7 +160,7 @@ class GradientMatching:
             squared=self.logits_by == "squared",
         )
         schedule = Schedule(
-            self.steps, self.batch, self.learning_rate, self.weight_decay, self.rounding, self.optimiser
+            self.steps, self.batch, self.learning_rate, self.weight_decay, self.relu_smoothing, self.optimiser
         )
         held_out = torch.from_numpy(self._held_out(len(task), rng))
         gaps = []
