@@ -15,7 +15,7 @@ from relumine.audit.data import AuditData, gaussian_data
 from relumine.audit.measures import clone_measures, reference_of
 from relumine.audit.parameters import recovered_share, true_network
 from relumine.audit.pictures import unit_pairs_of
-from relumine.reconstruct.matching.student import Student
+from relumine.reconstruct.matching.student import StudentClone
 
 RNG = np.random.default_rng(5)
 
@@ -179,7 +179,7 @@ def test_examples_of_a_stranger_fool_the_target_less_often():
 
 def test_a_student_s_examples_count_too():
     target = rl.TorchOracle(net(20, 16, 4), 20, values="probabilities")
-    student = Student((net(20, 16, 4).float(),), (20,), "probabilities")
+    student = StudentClone((net(20, 16, 4).float(),), (20,), "probabilities")
     result = clone_measures(student.predict, student, target, some(20))
     assert result.transfer > 0.95
     assert result.agreement > 0.99

@@ -11,7 +11,7 @@ D = 6
 
 
 def noisy(sigma: float, repeat: str) -> rl.Oracle:
-    return defend.Noise(two_layer(D, 9, 3).oracle, sigma, repeat=repeat, rng=0)
+    return defend.GaussianNoise(two_layer(D, 9, 3).oracle, sigma, repeat=repeat, rng=0)
 
 
 def off(oracle: rl.Oracle, n: int = 40) -> tuple[float, float]:

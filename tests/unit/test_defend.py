@@ -187,7 +187,7 @@ def test_multiplicative_noise_grows_with_the_number():
 def test_inputs_that_are_one_to_the_target_get_one_noise():
     """Else a float32 target's noise could be averaged over inputs that differ in their last digits only."""
     target = two_layer(D, 9, K, dtype="float32").oracle
-    guarded = defend.Noise(target, 0.5, repeat="consistent", rng=0)
+    guarded = defend.GaussianNoise(target, 0.5, repeat="consistent", rng=0)
     row = X[:1].astype(np.float32).astype(np.float64)
     near = row * (1 + np.array([[0.0], [1e-10], [-1e-10]]))
     assert np.ptp(guarded(near, gradients=True).jacobians, axis=0).max() == 0
@@ -206,7 +206,7 @@ def test_noisy_probabilities_are_probabilities():
 
 def test_smoothgrad_averages_and_counts_what_that_costs():
     inner = Counting(TARGET)
-    guarded = defend.SmoothGrad(inner, 400, 0.3, rng=0)
+    guarded = defend.SmoothGradDefence(inner, 400, 0.3, rng=0)
     answer = guarded(X[:3], gradients=True)
     assert np.allclose(answer.values, TRUTH.values[:3], rtol=0, atol=1e-12)
     noise = 0.3 * np.random.default_rng(9).standard_normal((4000, D))
@@ -440,7 +440,7 @@ def test_what_cannot_be_told_is_refused():
 def test_the_first_of_a_chain_stands_next_to_the_target():
     outer = defend.parse("noise:1e+0,consistent + round:1")(TARGET, rng=0)
     assert isinstance(outer, defend.Rounded)
-    assert isinstance(outer.oracle, defend.Noise)
+    assert isinstance(outer.oracle, defend.GaussianNoise)
     values = outer(X, gradients=False).values
     assert np.allclose(values, np.round(values, 1))
     assert str(defend.parse("round:4,values+top")) == "round:4,values+top"

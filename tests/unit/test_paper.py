@@ -12,7 +12,7 @@ import relumine as rl
 from problems import DEGENERATE, FOREIGN, Boxed, Counting, error, linear, two_layer
 from relumine.reconstruct.paper import (
     Failure,
-    Line,
+    GradientLine,
     binary_search,
     chebyshev_centre,
     pick_x,
@@ -208,7 +208,7 @@ def test_an_offer_that_cannot_be_used_is_misuse(change, message):
 def test_recover_z_returns_weighted_rows_up_to_sign_from_left_to_right():
     problem = two_layer(20, 8, seed=4, paper=True)
     method = rl.PaperTwoLayer(8)
-    line = Line(rl.Metered(problem.oracle), method.search(problem.offer), np.random.default_rng(0))
+    line = GradientLine(rl.Metered(problem.oracle), method.search(problem.offer), np.random.default_rng(0))
     kinks = recover_z(line, 8)
     u, v = line.at(0), line.at(1) - line.at(0)
     order = np.argsort(-(problem.A @ u) / (problem.A @ v))
@@ -221,7 +221,7 @@ def test_recover_z_returns_weighted_rows_up_to_sign_from_left_to_right():
 
 def test_binary_search_throws_where_the_gradient_does_not_change():
     problem = two_layer(20, 4, paper=True)
-    line = Line(rl.Metered(problem.oracle), rl.PaperTwoLayer(4).search(problem.offer), np.random.default_rng(0))
+    line = GradientLine(rl.Metered(problem.oracle), rl.PaperTwoLayer(4).search(problem.offer), np.random.default_rng(0))
     kinks = recover_z(line, 4)
     with pytest.raises(Failure):
         binary_search(line, kinks[0].right, kinks[1].left)
@@ -301,7 +301,7 @@ def test_values_alone_are_enough(d, h, seeds):
 @pytest.mark.parametrize("h", [4, 16])
 def test_refining_takes_the_rounding_errors_out_of_z(h):
     problem = two_layer(20, h, seed=1, paper=True, gradients="none")
-    line = Line(rl.Metered(problem.oracle), rl.PaperTwoLayer(h).search(problem.offer), np.random.default_rng(1))
+    line = GradientLine(rl.Metered(problem.oracle), rl.PaperTwoLayer(h).search(problem.offer), np.random.default_rng(1))
     kinks = recover_z(line, h)
     u, v = line.at(0), line.at(1) - line.at(0)
     truth = np.abs(problem.W.T * problem.A)[np.argsort(-(problem.A @ u) / (problem.A @ v))]

@@ -8,7 +8,7 @@ from scipy.optimize import linprog
 
 import relumine as rl
 from problems import two_layer
-from relumine.reconstruct.paper import Failure, Line, Search, chebyshev_centre
+from relumine.reconstruct.paper import BinarySearch, Failure, GradientLine, chebyshev_centre
 
 DELTA, C = 0.05, 0.1
 
@@ -72,14 +72,14 @@ def share_beyond(l: float, h: int, count: int = 100_000) -> float:
 @pytest.mark.parametrize("h", [4, 16, 32])
 def test_l_equal_to_h_squared_fails_too_often_whatever_epsilon_is(h):
     assert share_beyond(h**2, h) == pytest.approx(2 / (pi * h), rel=0.15)
-    corrected = Search.with_gradients(h, DELTA, C, "paper").l
+    corrected = BinarySearch.with_gradients(h, DELTA, C, "paper").l
     assert corrected == pytest.approx(4 * h / (pi * DELTA))
     assert share_beyond(corrected, h) < 1.1 * DELTA / 2
 
 
 @pytest.mark.parametrize("h", [4, 16, 64])
 def test_the_two_halves_of_delta_add_up(h):
-    paper, tight = (Search.with_gradients(h, DELTA, C, bound) for bound in ("paper", "tight"))
+    paper, tight = (BinarySearch.with_gradients(h, DELTA, C, bound) for bound in ("paper", "tight"))
     assert papers_bound(paper.epsilon, C) * h**2 + 2 * h / (pi * paper.l) == pytest.approx(DELTA)
     assert tight_bound(tight.epsilon, C) * h**2 / 2 + 2 * h / (pi * tight.l) == pytest.approx(DELTA)
     assert paper.epsilon == pytest.approx(C * (DELTA / 2) ** 1.5 / (9 * h**3))
@@ -106,7 +106,7 @@ def test_the_printed_binary_search_throws_in_its_first_round():
         raise Failure
 
     problem = two_layer(20, 8, paper=True)
-    line = Line(rl.Metered(problem.oracle), rl.PaperTwoLayer(8).search(problem.offer), np.random.default_rng(0))
+    line = GradientLine(rl.Metered(problem.oracle), rl.PaperTwoLayer(8).search(problem.offer), np.random.default_rng(0))
     with pytest.raises(Failure):
         printed(line, line.look(-line.search.l), line.look(line.search.l))
     assert rl.PaperTwoLayer(8)(problem.oracle, rng=0).outcome is rl.Outcome.RECOVERED
@@ -153,7 +153,7 @@ def test_cells_can_miss_the_positive_box_but_never_the_box_around_the_origin():
 # Theorem 3: the step of the differences
 
 
-def share_with_an_inexact_difference(search: Search, h: int, count: int = 20_000) -> float:
+def share_with_an_inexact_difference(search: BinarySearch, h: int, count: int = 20_000) -> float:
     """How often a point of the search's grid is within s of one of h orthogonal hyperplanes."""
     assert search.s is not None
     u, v = np.random.default_rng(2).standard_normal((2, h, count))
@@ -164,16 +164,16 @@ def share_with_an_inexact_difference(search: Search, h: int, count: int = 20_000
 
 @pytest.mark.parametrize("bound", ["paper", "tight"])
 def test_the_corrected_step_keeps_all_differences_exact(bound):
-    search = Search.with_values(4, DELTA, C, bound)
+    search = BinarySearch.with_values(4, DELTA, C, bound)
     assert share_with_an_inexact_difference(search, 4) <= DELTA / (2 - DELTA)
     assert pytest.approx(1 - DELTA) == (1 - DELTA / 2) * (1 - DELTA / (2 - DELTA))
 
 
 def test_the_step_is_that_of_the_proof_and_not_that_of_the_statement():
-    search = Search.with_values(4, DELTA, C, "paper")
+    search = BinarySearch.with_values(4, DELTA, C, "paper")
     assert search.s == pytest.approx(DELTA * search.epsilon / (2 * (2 - DELTA) * search.l * 4))
     printed = DELTA * search.epsilon / (2 * (2 - DELTA) * search.l * search.epsilon)
-    assert share_with_an_inexact_difference(Search(search.l, search.epsilon, printed), 4) > 0.9
+    assert share_with_an_inexact_difference(BinarySearch(search.l, search.epsilon, printed), 4) > 0.9
 
 
 @pytest.mark.parametrize("l", [10.0, 1000.0])

@@ -16,7 +16,7 @@ from relumine.study.designs import FIGURES, GRADIENT, MEMBERSHIP, SALIENCY, SCAL
 from relumine.study.figures import draw_curves, draw_maps
 from relumine.study.needs import memory, note, seconds
 from relumine.study.page import page
-from relumine.study.results import Point, Results, queries_to_reach
+from relumine.study.results import MeasuredPoint, Results, queries_to_reach
 from relumine.study.saliency import SIGMAS, Maps, MapsWanted
 
 LAPTOP = scale_named("laptop")
@@ -90,7 +90,7 @@ def test_the_same_smoothgrad_is_learned_with_the_same_settings_in_every_figure()
 
 
 def test_queries_are_read_off_the_curve_on_a_logarithmic_scale():
-    points = [Point(budget, mean, mean, mean, 1) for budget, mean in ((1, 0.2), (10, 0.4), (1000, 0.8))]
+    points = [MeasuredPoint(budget, mean, mean, mean, 1) for budget, mean in ((1, 0.2), (10, 0.4), (1000, 0.8))]
     assert queries_to_reach(points, 0.1) == 1
     assert queries_to_reach(points, 0.4) == 10
     assert queries_to_reach(points, 0.6) == pytest.approx(100)

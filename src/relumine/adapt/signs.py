@@ -26,7 +26,7 @@ _SMOOTH: dict[DType, float] = {"float64": 2e-8, "float32": 2e-3}
 
 
 @dataclass(frozen=True)
-class _Block:
+class _SignBlock:
     """Some coordinates whose signs are asked together, with one step."""
 
     coordinates: tuple[int, ...]
@@ -60,13 +60,13 @@ class SignsFromValues(AdapterByValues):
         here = as_seen(self.offer, row)
         while blocks:
             moves, differences = self._moved(row, here, values, blocks)
-            again: list[_Block] = []
+            again: list[_SignBlock] = []
             for block, move, difference in zip(blocks, moves, differences[:, explained], strict=True):
                 again += self._decode(block, move, difference, float(np.abs(values).max()), maps, signs)
             blocks = again
         return signs * maps
 
-    def _moved(self, row: Array, here: Array, values: Array, blocks: list[_Block]) -> tuple[Array, Array]:
+    def _moved(self, row: Array, here: Array, values: Array, blocks: list[_SignBlock]) -> tuple[Array, Array]:
         """How far each block moved its coordinates, in numbers as the target sees them, and the values with them."""
         deltas = self._deltas(row, blocks)
         if self.offer.values != "probabilities":
@@ -78,16 +78,16 @@ class SignsFromValues(AdapterByValues):
         # Free of the second derivative: what remains is of third order in the step.
         return 4 * halfway - moved, 4 * half - whole
 
-    def _first_blocks(self, row: Array, magnitudes: Array) -> list[_Block]:
+    def _first_blocks(self, row: Array, magnitudes: Array) -> list[_SignBlock]:
         """Coordinates of nearly the same size together, so that none drowns; those that are 0 have no sign."""
         step = _STEP[self.offer.dtype] * max(1.0, float(np.linalg.norm(row)) / sqrt(len(row)))
         if self.offer.values == "probabilities":
             step *= _SMOOTHER[self.offer.dtype]
         order = [int(i) for i in np.argsort(magnitudes.max(axis=0)) if magnitudes[:, i].any()]
         packed = _PACKED[self.offer.dtype]
-        return [_Block(tuple(order[i : i + packed]), step) for i in range(0, len(order), packed)]
+        return [_SignBlock(tuple(order[i : i + packed]), step) for i in range(0, len(order), packed)]
 
-    def _deltas(self, row: Array, blocks: list[_Block]) -> Array:
+    def _deltas(self, row: Array, blocks: list[_SignBlock]) -> Array:
         """How far each block moves each coordinate: lengths that no two sums have in common."""
         deltas = np.zeros((len(blocks), len(row)))
         for i, block in enumerate(blocks):
@@ -100,8 +100,8 @@ class SignsFromValues(AdapterByValues):
         return deltas
 
     def _decode(
-        self, block: _Block, move: Array, difference: Array, largest: float, magnitudes: Array, signs: Array
-    ) -> list[_Block]:
+        self, block: _SignBlock, move: Array, difference: Array, largest: float, magnitudes: Array, signs: Array
+    ) -> list[_SignBlock]:
         """Write the signs that fit, or say which blocks to ask instead."""
         where = list(block.coordinates)
         patterns = _patterns(len(where))
@@ -122,15 +122,15 @@ class SignsFromValues(AdapterByValues):
         signs[:, where] = patterns[best]
         return []
 
-    def _shorter(self, block: _Block) -> list[_Block]:
+    def _shorter(self, block: _SignBlock) -> list[_SignBlock]:
         if block.attempt == _ATTEMPTS:
             raise BadAnswerError("values do not fit the magnitudes at any step: these maps are not |gradient|")
-        return [_Block(block.coordinates, block.step / (4 if block.attempt % 2 else 1), block.attempt + 1)]
+        return [_SignBlock(block.coordinates, block.step / (4 if block.attempt % 2 else 1), block.attempt + 1)]
 
-    def _halves(self, block: _Block) -> list[_Block]:
+    def _halves(self, block: _SignBlock) -> list[_SignBlock]:
         half = len(block.coordinates) // 2
         halves = (block.coordinates[:half], block.coordinates[half:])
-        return [_Block(part, block.step, block.attempt) for part in halves]
+        return [_SignBlock(part, block.step, block.attempt) for part in halves]
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from relumine.audit.levels import SMOOTHGRAD_SAMPLES
 from relumine.defend.base import Defended
 from relumine.defend.maps import HeatMap, MagnitudeOnly, MaxNormalised, SignOnly, TopFeatures
-from relumine.defend.noise import Noise, SmoothGrad
+from relumine.defend.noise import GaussianNoise, SmoothGradDefence
 from relumine.defend.precision import Rounded
 from relumine.defend.refuse import FarInputs
 from relumine.defend.registry import Chain
@@ -36,10 +36,10 @@ _RECIPES: dict[frozenset[type[Defended]], str] = {
     frozenset({MagnitudeOnly}): "absolute",
     frozenset({MaxNormalised}): "normalised",
     frozenset({MagnitudeOnly, MaxNormalised}): "normalised-absolute",
-    frozenset({SmoothGrad}): "smoothed",
-    frozenset({SmoothGrad, MagnitudeOnly}): "smoothed-absolute",
+    frozenset({SmoothGradDefence}): "smoothed",
+    frozenset({SmoothGradDefence, MagnitudeOnly}): "smoothed-absolute",
 }
-_OF_MAPS = (TopFeatures, SignOnly, MagnitudeOnly, HeatMap, MaxNormalised, SmoothGrad)
+_OF_MAPS = (TopFeatures, SignOnly, MagnitudeOnly, HeatMap, MaxNormalised, SmoothGradDefence)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def knowledge_of(level: str, chain: Chain | None, deviation: float = 1.0) -> Kno
     kinds = {step.kind.defended for step in steps if step.kind.defended in _OF_MAPS}
     known = Knowledge()
     if level == "smoothgrad":
-        kinds.add(SmoothGrad)
+        kinds.add(SmoothGradDefence)
         known = replace(known, smoothing=Smoothing(deviation, SMOOTHGRAD_SAMPLES))
     if level == "integrated-gradients":
         known = replace(known, path=True)
@@ -160,13 +160,15 @@ def _watched(known: Knowledge, said: Settings) -> Knowledge:
 
 _TELLS: dict[type[Defended], Callable[[Knowledge, Settings], Knowledge]] = {
     Rounded: _rounded,
-    Noise: _noise,
+    GaussianNoise: _noise,
     TopFeatures: lambda known, said: replace(known, masked=True),
     SignOnly: lambda known, said: replace(known, signs=True),
     MagnitudeOnly: lambda known, said: replace(known, magnitudes=True),
     MaxNormalised: lambda known, said: replace(known, scaled=True),
     HeatMap: _heat_map,
-    SmoothGrad: lambda known, said: replace(known, smoothing=Smoothing(float(said["sigma"]), int(said["samples"]))),
+    SmoothGradDefence: lambda known, said: replace(
+        known, smoothing=Smoothing(float(said["sigma"]), int(said["samples"]))
+    ),
     LabelOnly: lambda known, said: replace(known, true_values=False, distorted=None, cutoff=None),
     HighConfidence: lambda known, said: replace(known, true_values=False, cutoff=float(said["cutoff"])),
     ReverseSigmoid: lambda known, said: replace(

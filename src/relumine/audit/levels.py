@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import expit, softmax
 
-from relumine.defend import LabelOnly, SmoothGrad, TopClass
+from relumine.defend import LabelOnly, SmoothGradDefence, TopClass
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
 
@@ -132,7 +132,7 @@ def _gradients(oracle: Oracle, _: Setting) -> Oracle | None:
 def _smoothgrad(oracle: Oracle, setting: Setting) -> Oracle | None:
     if oracle.offer.gradient_rows != oracle.offer.outputs:
         return None
-    return SmoothGrad(oracle, SMOOTHGRAD_SAMPLES, setting.deviation, rng=setting.rng)
+    return SmoothGradDefence(oracle, SMOOTHGRAD_SAMPLES, setting.deviation, rng=setting.rng)
 
 
 def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:

@@ -103,10 +103,10 @@ def _classes(module: "torch.nn.Module", rows: Array) -> Classes:
 
 def _scores(clone: Clone) -> "torch.nn.Module":
     """The clone before any softmax, whose gradients vanish where it is sure."""
-    from relumine.reconstruct.matching.student import Student
+    from relumine.reconstruct.matching.student import StudentClone
 
     if isinstance(clone, Network):
         return replace(clone, values="logits").to_torch()
-    if isinstance(clone, Student):
+    if isinstance(clone, StudentClone):
         return replace(clone, of="logits").to_torch()
     return clone.to_torch()

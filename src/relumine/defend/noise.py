@@ -16,7 +16,7 @@ Repeat = Literal["fresh", "consistent"]
 _NUMBERS_AT_ONCE = 2**22
 
 
-class _Source(Protocol):
+class _NoiseSource(Protocol):
     def normals(self, rows: Array, count: int) -> Array:
         """n×count standard normal numbers for n inputs."""
 
@@ -51,13 +51,13 @@ class _Keyed:
         return np.random.default_rng(int.from_bytes(digest, "big"))
 
 
-def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _Source:
+def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _NoiseSource:
     generator = np.random.default_rng(rng)
     return _Fresh(generator) if repeat == "fresh" else _Keyed(generator.bytes(32), offer.dtype)
 
 
 @dataclass(frozen=True, eq=False)
-class Noise(Defended):
+class GaussianNoise(Defended):
     """Blurs every number by Gaussian noise of standard deviation ``sigma``.
 
     kind:   "additive", or "multiplicative": each number times 1 + noise
@@ -75,7 +75,7 @@ class Noise(Defended):
     repeat: Repeat = "fresh"
     of: Of = "both"
     rng: InitVar[Rng] = None
-    _noise: _Source = field(init=False, repr=False)
+    _noise: _NoiseSource = field(init=False, repr=False)
 
     def __post_init__(self, rng: Rng) -> None:
         self._require(np.isfinite(self.sigma) and self.sigma > 0, "a positive standard deviation", self.sigma)
@@ -103,7 +103,7 @@ class Noise(Defended):
 
 
 @dataclass(frozen=True, eq=False)
-class SmoothGrad(Defended):
+class SmoothGradDefence(Defended):
     """Answers the mean of ``samples`` gradients at points around the input, with Gaussian noise of ``sigma``.
 
     For targets whose gradients can be asked anywhere: each answer with gradients costs the oracle inside one value
@@ -117,7 +117,7 @@ class SmoothGrad(Defended):
     sigma: float
     repeat: Repeat = "fresh"
     rng: InitVar[Rng] = None
-    _noise: _Source = field(init=False, repr=False)
+    _noise: _NoiseSource = field(init=False, repr=False)
     _meter: Metered = field(init=False, repr=False)
 
     def __post_init__(self, rng: Rng) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from relumine.defend.base import NOT_SETTINGS, Defended, Rng
 from relumine.defend.maps import HeatMap, MagnitudeOnly, MaxNormalised, SignOnly, TopClass, TopFeatures
-from relumine.defend.noise import Noise, SmoothGrad
+from relumine.defend.noise import GaussianNoise, SmoothGradDefence
 from relumine.defend.precision import Rounded
 from relumine.defend.refuse import Budget, FarInputs, InputBox
 from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid
@@ -81,7 +81,7 @@ def _parameter(name: str, hint: object, default: Setting | None) -> Parameter:
 
 DEFENCES: tuple[Kind, ...] = (
     Kind("round", Rounded, "round:6"),
-    Kind("noise", Noise, "noise:0.01"),
+    Kind("noise", GaussianNoise, "noise:0.01"),
     Kind("topk", TopFeatures, "topk:20"),
     Kind("sign", SignOnly, "sign"),
     Kind("magnitude", MagnitudeOnly, "magnitude"),
@@ -89,7 +89,7 @@ DEFENCES: tuple[Kind, ...] = (
     Kind("maxnorm", MaxNormalised, "maxnorm"),
     Kind("top", TopClass, "top"),
     Kind("label", LabelOnly, "label"),
-    Kind("smoothgrad", SmoothGrad, "smoothgrad:10,0.1"),
+    Kind("smoothgrad", SmoothGradDefence, "smoothgrad:10,0.1"),
     Kind("box", InputBox, "box:0,1"),
     Kind("near", FarInputs, "near:3"),
     Kind("budget", Budget, "budget:1000"),

@@ -89,7 +89,7 @@ class Explanation(ABC):
 
         with torch.enable_grad():
             start = inputs.detach()
-            values, maps = self._explained(_Question(module, start, classes, of, create_graph), rng)
+            values, maps = self._explained(_Subject(module, start, classes, of, create_graph), rng)
         return Explained(values, maps) if create_graph else Explained(values.detach(), maps.detach())
 
     @property
@@ -97,7 +97,7 @@ class Explanation(ABC):
     def _forward_passes(self) -> int: ...
 
     @abstractmethod
-    def _explained(self, question: "_Question", rng: int | np.random.Generator | None) -> Explained: ...
+    def _explained(self, question: "_Subject", rng: int | np.random.Generator | None) -> Explained: ...
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         """The map, from the input n×shape and the (averaged) gradients n×R×shape."""
@@ -105,7 +105,7 @@ class Explanation(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _Question:
+class _Subject:
     """What is explained: which module, where, which outputs, and whether the maps shall be differentiable."""
 
     module: "torch.nn.Module"
@@ -123,7 +123,7 @@ class Gradient(Explanation):
     def _forward_passes(self) -> int:
         return 1
 
-    def _explained(self, question: _Question, rng: int | np.random.Generator | None) -> Explained:
+    def _explained(self, question: _Subject, rng: int | np.random.Generator | None) -> Explained:
         inputs = question.inputs.requires_grad_()
         values = outputs(question.module, inputs, question.of)
         directions = _directions(question.classes, values)
@@ -150,14 +150,14 @@ class InputTimesGradient(Gradient):
 
 
 @dataclass(frozen=True)
-class _Averaged(Explanation):
+class _GradientSum(Explanation):
     """A weighted sum of gradients at several points per input. Values are those at the input itself."""
 
     @property
     def _forward_passes(self) -> int:
         return 1 + self.gradients_per_map
 
-    def _explained(self, question: _Question, rng: int | np.random.Generator | None) -> Explained:
+    def _explained(self, question: _Subject, rng: int | np.random.Generator | None) -> Explained:
         import torch
 
         with torch.set_grad_enabled(question.create_graph):
@@ -176,7 +176,7 @@ class _Averaged(Explanation):
 
 
 @dataclass(frozen=True)
-class SmoothGrad(_Averaged):
+class SmoothGrad(_GradientSum):
     """(1/N) Σ ∇f(x + z_i), z_i ~ N(0, σ² I): the paper's appendix (its section 4 prints σ for the variance).
 
     sigma is in units of the input; the paper's choices are 1000 σ_D on MNIST and σ_D on CIFAR10, where σ_D is the
@@ -214,7 +214,7 @@ class SmoothGrad(_Averaged):
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(_Averaged):
+class IntegratedGradients(_GradientSum):
     """(x − x₀) ⊙ ∫₀¹ ∇f(x₀ + α(x − x₀)) dα, where every coordinate of x₀ is ``baseline``.
 
     Gauss–Legendre quadrature, as Captum does it.

@@ -22,7 +22,7 @@ def dry_run(forward: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: 
     """Call ``forward`` with one input of this shape that has no numbers."""
     try:
         example = torch.empty(1, *shape, dtype=dtype, device="meta")
-        with torch.no_grad(), _Watch():
+        with torch.no_grad(), _MetaDevice():
             outputs = forward(example)
     except RelumineError as error:
         raise TargetError(f"{path}: {error}") from error
@@ -39,7 +39,7 @@ def line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _MetaDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes on the meta device, where nothing has numbers and nothing costs, and looks at every result.
 
     What does not depend on the input (constants, sizes) is computed in earnest, once its size was looked at.

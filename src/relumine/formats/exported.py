@@ -42,7 +42,7 @@ _PICKLED = (
 
 
 @dataclass(frozen=True)
-class _Node:
+class _Operation:
     """One operation: what computes it, its arguments as the file has them, and the names of its results."""
 
     target: str
@@ -55,7 +55,7 @@ class _Node:
 class ProgramModule(nn.Module):
     """Computes an exported graph node by node."""
 
-    def __init__(self, nodes: tuple[_Node, ...], tensors: dict[str, Tensor], entry: str, output: str) -> None:
+    def __init__(self, nodes: tuple[_Operation, ...], tensors: dict[str, Tensor], entry: str, output: str) -> None:
         super().__init__()
         self._nodes, self._entry, self._output = nodes, entry, output
         self._names = {name: f"tensor_{i}" for i, name in enumerate(tensors)}
@@ -174,13 +174,13 @@ def _tensor(name: str, folder: str, parts: dict[str, bytes]) -> Tensor:
     return torch.frombuffer(bytearray(content), dtype=dtype, count=there).as_strided(sizes, strides, offset).clone()
 
 
-def _node(node: dict[str, Any]) -> _Node:
+def _node(node: dict[str, Any]) -> _Operation:
     outputs = node["outputs"]
     listed = len(outputs) == 1 and "as_tensors" in outputs[0]
     named = outputs[0]["as_tensors"] if listed else [next(iter(output.values())) for output in outputs]
     names = tuple(name.get("as_name") or name["name"] for name in named)
     arguments = {argument["name"]: argument["arg"] for argument in node["inputs"]}
-    return _Node(node["target"], _operation(node["target"]), arguments, names, listed)
+    return _Operation(node["target"], _operation(node["target"]), arguments, names, listed)
 
 
 def _operation(target: str) -> Callable[..., Any]:
@@ -196,7 +196,7 @@ def _operation(target: str) -> Callable[..., Any]:
     return call
 
 
-def _arguments(node: _Node, known: dict[str, Any]) -> dict[str, Any]:
+def _arguments(node: _Operation, known: dict[str, Any]) -> dict[str, Any]:
     return {name: _argument(argument, known, node.target) for name, argument in node.arguments.items()}
 
 

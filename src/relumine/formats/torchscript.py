@@ -126,7 +126,7 @@ def _check_pickle(content: bytes, folder: str, parts: dict[str, bytes]) -> None:
         if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(content):
             raise TargetError(f"its {folder}.pkl wants room for {argument:,} objects; the file is damaged")
     try:
-        _Plain(io.BytesIO(content), folder, parts).load()
+        _SafeUnpickler(io.BytesIO(content), folder, parts).load()
     except TargetError:
         raise
     except Exception as error:
@@ -140,7 +140,7 @@ class _Stand:
         pass
 
 
-class _Plain(pickle.Unpickler):
+class _SafeUnpickler(pickle.Unpickler):
     """Builds nothing but plain things and stand-ins."""
 
     def __init__(self, stream: io.BytesIO, folder: str, parts: dict[str, bytes]) -> None:

@@ -164,7 +164,7 @@ class _Body:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _ModuleCheck:
     """What a few random inputs show of a module: an owner's look, not a query."""
 
     outputs: int
@@ -174,7 +174,7 @@ class _Seen:
     rows_at_once: int | None
 
 
-def _look(body: _Body, rows_at_once: int | None) -> _Seen:
+def _look(body: _Body, rows_at_once: int | None) -> _ModuleCheck:
     rows = np.random.default_rng(0).standard_normal((len(_SCALES), prod(body.shape))) * _SCALES
     with body.asked(False):
         leaf = body.leaf(rows, False)
@@ -185,7 +185,7 @@ def _look(body: _Body, rows_at_once: int | None) -> _Seen:
         raise MisuseError("the module's answer to an input depends on its neighbours in a batch; say rows_at_once=1")
     with body.asked(True):
         numbers_per_row = _numbers_per_row(body)
-    return _Seen(
+    return _ModuleCheck(
         outputs=one_by_one.shape[1],
         random=random,
         probabilities=_are_probabilities(one_by_one),

@@ -58,14 +58,14 @@ class Linear:
         _check_offer(oracle.offer)
         meter, generator = metered(oracle), np.random.default_rng(rng)
         before = meter.spent
-        run = _Run(meter, generator)
+        run = _LinearRun(meter, generator)
         outcome, remark = attempt(run.reconstruct)
         clone = None if outcome is Outcome.NOT_THIS_CLASS else run.clone
         evidence = replace(run.evidence, remark=remark)
         return Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
 
 
-class _Run:
+class _LinearRun:
     """The state of one reconstruction."""
 
     def __init__(self, meter: Metered, rng: np.random.Generator) -> None:
@@ -83,7 +83,7 @@ class _Run:
 
 
 @dataclass(frozen=True, eq=False)
-class _Model:
+class _LinearModel:
     """x ↦ Wx + b, the logits where values are probabilities (for K ≥ 2 up to a constant common to all classes)."""
 
     W: Array
@@ -133,7 +133,7 @@ def _refuse_bent(logits: Oracle, rng: np.random.Generator) -> None:
             return
 
 
-def _read_clearly(logits: Oracle, rng: np.random.Generator) -> _Model:
+def _read_clearly(logits: Oracle, rng: np.random.Generator) -> _LinearModel:
     """The model from one answer, or d + 1 values; asked again close to σ's centre if that will be clearer."""
     base = _clear_point(logits, rng)
     model = _read_at(logits, base)
@@ -158,7 +158,7 @@ def _clear_point(logits: Oracle, rng: np.random.Generator) -> Array:
     return np.asarray(points[np.nanargmin(np.abs(answer.values).max(axis=1))])
 
 
-def _read_at(logits: Oracle, base: Array) -> _Model:
+def _read_at(logits: Oracle, base: Array) -> _LinearModel:
     """W = J and b = f − Jx from one gradient query at ``base``; from values around it where there are no gradients."""
     if logits.offer.gradients == "none":
         return _from_values(logits, base)
@@ -166,10 +166,10 @@ def _read_at(logits: Oracle, base: Array) -> _Model:
     if saturated(answer)[0]:
         raise Stop(Outcome.SATURATED, "the point that was asked for its gradient is saturated")
     W = answer.jacobians[0]
-    return _Model(W, answer.values[0] - W @ base)
+    return _LinearModel(W, answer.values[0] - W @ base)
 
 
-def _from_values(logits: Oracle, base: Array) -> _Model:
+def _from_values(logits: Oracle, base: Array) -> _LinearModel:
     """W and b from d + 1 values: a linear model allows steps as large as the inputs, so no digits are lost."""
     steps = _longest_steps(logits.offer, base)
     middle = logits(base[None], gradients=False).values[0]
@@ -181,7 +181,7 @@ def _from_values(logits: Oracle, base: Array) -> _Model:
         unclear = ~_clear(logits, middle, values)
         if not unclear.any():
             W = ((values - middle) / steps[:, None]).T
-            return _Model(W, middle - W @ base)
+            return _LinearModel(W, middle - W @ base)
         steps[unclear] /= 4
     raise Stop(Outcome.SATURATED, f"{unclear.sum()} inputs saturate the probabilities however little they change")
 
@@ -216,7 +216,7 @@ class _Observation:
         return int(self.values.argmax())
 
 
-def _from_top_logits(meter: Metered) -> _Model:
+def _from_top_logits(meter: Metered) -> _LinearModel:
     """One row of W from each class's gradient where it is on top; rows of classes never on top from values."""
     seen = _hunt(meter, _centre(meter.offer), lambda seen: len(_rows(seen)) == meter.offer.outputs)
     rows = _rows(seen)
@@ -224,10 +224,10 @@ def _from_top_logits(meter: Metered) -> _Model:
     W = _from_values(meter, seen[0].x).W if hidden else np.zeros((meter.offer.outputs, meter.offer.dimension))
     for k, row in rows.items():
         W[k] = row
-    return _Model(W, seen[0].logits - W @ seen[0].x)
+    return _LinearModel(W, seen[0].logits - W @ seen[0].x)
 
 
-def _from_top_probabilities(meter: Metered, logits: Oracle, rng: np.random.Generator) -> _Model:
+def _from_top_probabilities(meter: Metered, logits: Oracle, rng: np.random.Generator) -> _LinearModel:
     """W from ∇log p_top = w_top − Σ p_k·w_k: K − 1 such equations determine all differences of rows."""
     base = _clear_point(logits, rng)
     limit = _WELL_CONDITIONED[meter.offer.dtype]
@@ -235,7 +235,7 @@ def _from_top_probabilities(meter: Metered, logits: Oracle, rng: np.random.Gener
     if _condition(_coefficients(seen)) >= limit:
         return _from_values(logits, base)
     W = np.linalg.lstsq(_coefficients(seen), np.array([one.gradient for one in seen]), rcond=None)[0]
-    return _Model(W, seen[0].logits - W @ base)
+    return _LinearModel(W, seen[0].logits - W @ base)
 
 
 def _coefficients(seen: list[_Observation]) -> Array:

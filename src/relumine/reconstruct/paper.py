@@ -41,7 +41,7 @@ class Failure(Exception):
 
 
 @dataclass(frozen=True)
-class Search:
+class BinarySearch:
     """The numbers of the binary search: half-length ``l``, resolution ``epsilon``, difference step ``s`` if any."""
 
     l: float
@@ -49,7 +49,7 @@ class Search:
     s: float | None = None
 
     @classmethod
-    def with_gradients(cls, hidden: int, delta: float, separation: float, bound: Bound) -> "Search":
+    def with_gradients(cls, hidden: int, delta: float, separation: float, bound: Bound) -> "BinarySearch":
         """Theorem 2, corrected: one half of δ for kinks beyond ±l, the other for two kinks within ε."""
         half = delta / 2
         l = 2 * hidden / (pi * half)
@@ -59,7 +59,7 @@ class Search:
         return cls(l, 4 * half * sqrt(2 * separation - separation**2) / hidden**2)
 
     @classmethod
-    def with_values(cls, hidden: int, delta: float, separation: float, bound: Bound) -> "Search":
+    def with_values(cls, hidden: int, delta: float, separation: float, bound: Bound) -> "BinarySearch":
         """Theorem 3, corrected: the search fails with probability δ/2, some difference is inexact with δ/(2 − δ)."""
         search = cls.with_gradients(hidden, delta / 2, separation, bound)
         l, epsilon = search.l, search.epsilon
@@ -112,11 +112,11 @@ class PaperTwoLayer:
             outcome, evidence = Outcome.BUDGET_EXHAUSTED, Evidence(remark=str(error))
         return Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
 
-    def search(self, offer: Offer) -> Search:
+    def search(self, offer: Offer) -> BinarySearch:
         """l, ε and s for this offer."""
         if offer.gradients == "none":
-            return Search.with_values(self.hidden, self.delta, self.separation, self.bound or "tight")
-        return Search.with_gradients(self.hidden, self.delta, self.separation, self.bound or "paper")
+            return BinarySearch.with_values(self.hidden, self.delta, self.separation, self.bound or "tight")
+        return BinarySearch.with_gradients(self.hidden, self.delta, self.separation, self.bound or "paper")
 
     def _learn_model(self, oracle: Metered, rng: np.random.Generator) -> tuple[Network, Evidence]:
         if self.hidden > oracle.offer.dimension:
@@ -124,7 +124,7 @@ class PaperTwoLayer:
                 f"recover s: {self.hidden} rows of {oracle.offer.dimension} numbers cannot be linearly independent; "
                 "use TwoLayer"
             )
-        line = Line(oracle, self.search(oracle.offer), rng)
+        line = GradientLine(oracle, self.search(oracle.offer), rng)
         with oracle.phase("recover Z"):
             kinks = recover_z(line, self.hidden)
         Z = np.array([kink.jump for kink in kinks])
@@ -138,24 +138,24 @@ class PaperTwoLayer:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class GradientAt:
     """∇f at u + t·v. ``blur``: how far it may be from the gradient of its cell, for floating-point reasons."""
 
     t: float
     gradient: Array
     blur: float
 
-    def differs(self, other: "Sight") -> bool:
+    def differs(self, other: "GradientAt") -> bool:
         """‖∇f(x) − ∇f(y)‖ > 0, in floating point."""
         return float(np.linalg.norm(self.gradient - other.gradient)) > self.blur + other.blur
 
 
 @dataclass(frozen=True, eq=False)
-class Kink:
+class KinkInterval:
     """An interval no longer than ε across which the gradient changes."""
 
-    left: Sight
-    right: Sight
+    left: GradientAt
+    right: GradientAt
 
     @property
     def jump(self) -> Array:
@@ -163,10 +163,10 @@ class Kink:
         return self.right.gradient - self.left.gradient
 
 
-class Line:
+class GradientLine:
     """The line x(t) = u + t·v with u, v ~ N(0, I), and the target's gradient on it."""
 
-    def __init__(self, oracle: Metered, search: Search, rng: np.random.Generator) -> None:
+    def __init__(self, oracle: Metered, search: BinarySearch, rng: np.random.Generator) -> None:
         self.search = search
         self.oracle = oracle
         self._u, self._v = rng.standard_normal((2, oracle.offer.dimension))
@@ -182,21 +182,21 @@ class Line:
         """ε, or what the target's dtype can tell apart near t if that is more."""
         return max(self.search.epsilon, 16 * self._eps * max(1.0, abs(t)))
 
-    def look(self, t: float) -> Sight:
+    def look(self, t: float) -> GradientAt:
         """∇f(u + t·v): one gradient query, or d + 1 value queries where gradients are not offered."""
         if self.search.s is not None:
             return self.estimate(t, self.search.s)
         point, _ = self._inside(t)
         gradient = self.oracle(point[None], gradients=True).jacobians[0, 0]
-        return Sight(t, gradient, _EQUAL[self.oracle.offer.dtype] * self._largest_with(gradient))
+        return GradientAt(t, gradient, _EQUAL[self.oracle.offer.dtype] * self._largest_with(gradient))
 
-    def estimate(self, t: float, step: float) -> Sight:
+    def estimate(self, t: float, step: float) -> GradientAt:
         """Algorithm 1-MQ: (f(x + s·e_j) − f(x)) / s for every j."""
         x, scale = self._inside(t)
         gradient = FiniteDifferences(self.oracle, step * scale)(x[None], gradients=True).jacobians[0, 0]
-        return Sight(t, gradient, self._blur(x / scale, step) * self._largest_with(gradient))
+        return GradientAt(t, gradient, self._blur(x / scale, step) * self._largest_with(gradient))
 
-    def safe_step(self, t: float, kinks: list[Kink]) -> float:
+    def safe_step(self, t: float, kinks: list[KinkInterval]) -> float:
         """Half the step along any axis from u + t·v that reaches one of the kinks' hyperplanes."""
         jumps = np.array([kink.jump for kink in kinks])
         # blur is an upper bound: errors are a tenth of it (measured), and across a direction only 1/√d of them counts.
@@ -230,7 +230,7 @@ class Line:
         return self._largest
 
 
-def recover_z(line: Line, hidden: int) -> list[Kink]:
+def recover_z(line: GradientLine, hidden: int) -> list[KinkInterval]:
     """Algorithm 1a, ``recoverZ``: the h kinks of f on the line from left to right; their jumps are the rows of Z."""
     if line.noise_floor > _TOO_NOISY:
         raise Failure(
@@ -238,7 +238,7 @@ def recover_z(line: Line, hidden: int) -> list[Kink]:
             f"are uncertain by {line.noise_floor:.0%}; use bound='tight', a larger delta, or TwoLayerFromValues"
         )
     left, right = line.look(-line.search.l), line.look(line.search.l)
-    kinks: list[Kink] = []
+    kinks: list[KinkInterval] = []
     for i in range(hidden):
         try:
             kinks.append(binary_search(line, left, right))
@@ -255,7 +255,7 @@ def recover_z(line: Line, hidden: int) -> list[Kink]:
     return kinks
 
 
-def binary_search(line: Line, left: Sight, right: Sight) -> Kink:
+def binary_search(line: GradientLine, left: GradientAt, right: GradientAt) -> KinkInterval:
     """Algorithm 1a, ``binarySearch``: the first kink right of ``left``, with one new gradient per round."""
     while right.t - left.t > line.resolution(max(abs(left.t), abs(right.t))):
         middle = line.look((left.t + right.t) / 2)
@@ -267,10 +267,10 @@ def binary_search(line: Line, left: Sight, right: Sight) -> Kink:
             raise Failure("no change of gradient further right")
     if not left.differs(right):
         raise Failure("no change of gradient further right")
-    return Kink(left, right)
+    return KinkInterval(left, right)
 
 
-def refine_z(line: Line, kinks: list[Kink]) -> Array:
+def refine_z(line: GradientLine, kinks: list[KinkInterval]) -> Array:
     """Z again, from one better estimate of the gradient per cell of the line.
 
     Algorithm 1-MQ takes one step s for all x, small enough for x close to a kink, and pays in rounding errors. Now

@@ -24,7 +24,7 @@ _MOST_FAILURES = 20
 
 
 @dataclass(frozen=True)
-class Cell:
+class MilestoneCell:
     """Queries to one milestone: how many, from where to where, how many were too few, what they cost, and how many
     it takes without explanations."""
 
@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class LevelRow:
     """One exposed output."""
 
     label: str
@@ -47,15 +47,15 @@ class Row:
     status: str
     stopped: str
     attacks: str
-    cells: tuple[Cell, ...]
+    cells: tuple[MilestoneCell, ...]
 
 
-def exposed_outputs(result: AuditResult) -> list[Row]:
+def exposed_outputs(result: AuditResult) -> list[LevelRow]:
     """The short table: what each level of access gives away."""
     curves = [curve for curve in result.curves if not curve.defence]
     plain = {curve.level: curve for curve in curves}
     return [
-        Row(
+        LevelRow(
             curve.label,
             look,
             plain[curve.baseline].label if curve.baseline in plain else "",
@@ -82,17 +82,17 @@ def winners(curve: Curve) -> str:
     return ", ".join(wording.short(name, 60) for name, _ in frequent) or wording.NOTHING
 
 
-def _cell(curve: Curve, baseline: Curve | None, milestone: str, result: AuditResult) -> Cell:
+def _cell(curve: Curve, baseline: Curve | None, milestone: str, result: AuditResult) -> MilestoneCell:
     need, price = _need(curve, milestone), result.about.price
     if need is None or need.queries is None:
-        return Cell(_taken(curve, milestone), "", "", "", _beside(baseline, milestone), False)
+        return MilestoneCell(_taken(curve, milestone), "", "", "", _beside(baseline, milestone), False)
     queries = need.queries
     spread = wording.between(queries, wording.count)
     if queries.seeds < result.about.seeds:
         spread = f"{spread} in {queries.seeds} of {result.about.seeds} seeds".strip()
     cost = "" if price is None else wording.money(queries.mean, price)
     missed = f"not with {need.missed:,}" if need.missed else ""
-    return Cell(wording.count(queries.mean), spread, missed, cost, _beside(baseline, milestone), True)
+    return MilestoneCell(wording.count(queries.mean), spread, missed, cost, _beside(baseline, milestone), True)
 
 
 def _beside(baseline: Curve | None, milestone: str) -> str:
@@ -166,43 +166,43 @@ def _usefulness(curve: Curve) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Figure:
+class KeyFigure:
     """A number to remember."""
 
     number: str
     what: str
 
 
-def key_figures(result: AuditResult) -> list[Figure]:
+def key_figures(result: AuditResult) -> list[KeyFigure]:
     """The numbers behind the verdict: the cheapest copy, the same without explanations, exactness, and a budget."""
     curves = [curve for curve in result.curves if not curve.defence]
     figures = [*_copied(result, curves), *_recovered(curves)]
     suggested = [control.suggested for control in result.controls if control.suggested is not None]
     if figures and suggested:
         queries = "query" if min(suggested) == 1 else "queries"
-        figures.append(Figure(f"{min(suggested):,}", f"{queries} per client at most, if all of this is exposed"))
+        figures.append(KeyFigure(f"{min(suggested):,}", f"{queries} per client at most, if all of this is exposed"))
     return figures
 
 
-def _copied(result: AuditResult, curves: list[Curve]) -> Iterator[Figure]:
+def _copied(result: AuditResult, curves: list[Curve]) -> Iterator[KeyFigure]:
     """None where a constant guess would do as well."""
     cheapest = _cheapest(curves, "95")
     if cheapest is None or (result.about.majority or 0) >= 0.95:
         return
-    yield Figure(
+    yield KeyFigure(
         _taken(cheapest, "95"), f"queries copy 95 % of the decisions, from {wording.short(cheapest.label, 80)}"
     )
     baseline = next((curve for curve in curves if curve.level == cheapest.baseline), None)
     if baseline is not None:
         name = wording.short(baseline.label, 80)
-        yield Figure(_taken(baseline, "95"), f"queries for the same from {name}, without explanations")
+        yield KeyFigure(_taken(baseline, "95"), f"queries for the same from {name}, without explanations")
 
 
-def _recovered(curves: list[Curve]) -> Iterator[Figure]:
+def _recovered(curves: list[Curve]) -> Iterator[KeyFigure]:
     cheapest = _cheapest(curves, "exact")
     if cheapest is not None:
         name = wording.short(cheapest.label, 80)
-        yield Figure(_taken(cheapest, "exact"), f"queries recover the model exactly, from {name}")
+        yield KeyFigure(_taken(cheapest, "exact"), f"queries recover the model exactly, from {name}")
 
 
 def _cheapest(curves: list[Curve], milestone: str) -> Curve | None:

@@ -6,8 +6,8 @@ from math import sqrt
 from statistics import fmean
 from typing import Literal, NamedTuple, Protocol
 
-from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, Curve, FigureName, Panel
-from relumine.study.results import Point, Results, queries_to_reach
+from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, CurveDesign, FigureName, Panel
+from relumine.study.results import MeasuredPoint, Results, queries_to_reach
 
 # better, same or short of what the paper says; open where the rows at hand cannot tell.
 Verdict = Literal["better", "same", "short", "open"]
@@ -75,7 +75,7 @@ class AccuracyAt:
     """``accuracy`` after ``budget`` queries."""
 
     panel: str
-    curve: Curve
+    curve: CurveDesign
     budget: int
     accuracy: float
 
@@ -135,7 +135,9 @@ class TimesFewer:
         never = f", never in {without} of {len(counted)}" if without else ""
         return f"; by seed {_times(min(ratios))} to {_times(max(ratios))}{never}"
 
-    def _level(self, results: Results, panel: Panel, gradient: list[Point], membership: list[Point]) -> float:
+    def _level(
+        self, results: Results, panel: Panel, gradient: list[MeasuredPoint], membership: list[MeasuredPoint]
+    ) -> float:
         if self.level == "first":
             return gradient[0].mean
         if self.level == "both":
@@ -182,7 +184,7 @@ class NoDifference:
     """SmoothGrad is as good as the raw gradient on some data: within ``points`` on average over panels and budgets."""
 
     data: str
-    curve: Curve = SMOOTHGRAD
+    curve: CurveDesign = SMOOTHGRAD
     points: float = 0.02
 
     def __call__(self, results: Results) -> Finding:
@@ -220,7 +222,7 @@ class WorksBetter:
         return Finding(words, "same" if missing[0] < missing[1] - _POINT else "short", seeds)
 
 
-def reconstructed_level(results: Results, panel: Panel, gradient: list[Point]) -> float:
+def reconstructed_level(results: Results, panel: Panel, gradient: list[MeasuredPoint]) -> float:
     """95 % of the target's accuracy, or the best that gradient queries reach if that is less."""
     target = results.target_accuracy(panel) or 1.0
     return min(_RECONSTRUCTED * target, max((point.mean for point in gradient), default=1.0))
@@ -231,7 +233,7 @@ def _missing(results: Results, panel: Panel) -> float | None:
     return fmean(target - point.mean for point in points) if points and target is not None else None
 
 
-def _at(points: list[Point], budget: int) -> Point | None:
+def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:
     return next((point for point in points if point.budget == budget), None)
 
 
@@ -259,7 +261,7 @@ def _points(difference: float) -> str:
     return f"{100 * difference:+.1f} points"
 
 
-def _queries(budget: int, curve: Curve) -> str:
+def _queries(budget: int, curve: CurveDesign) -> str:
     kind = "membership" if curve.loss == "membership" else "gradient"
     return f"{budget:,} {kind} {'query' if budget == 1 else 'queries'}"
 

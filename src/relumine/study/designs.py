@@ -64,7 +64,7 @@ class Plan:
     smoothing: Mapping[str, Any] = field(default_factory=dict)
     bends: tuple[int, ...] = ()
 
-    def settings(self, curve: "Curve", budget: int) -> dict[str, Any]:
+    def settings(self, curve: "CurveDesign", budget: int) -> dict[str, Any]:
         """Of GradientMatching."""
         steps = self.steps[max(least for least in self.steps if least <= budget)]
         settings = {"steps": steps, "learning_rate": self.learning_rate, **self.fitting}
@@ -100,7 +100,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Curve:
+class CurveDesign:
     """One kind of query; at most ``seeds`` students for each budget, where one is dear."""
 
     name: str
@@ -123,7 +123,7 @@ class Panel:
     plan: Plan
     source: Source = "pool"
 
-    def experiment(self, curve: Curve, budget: int, seed: int) -> Experiment:
+    def experiment(self, curve: CurveDesign, budget: int, seed: int) -> Experiment:
         """One point of one seed of one curve."""
         return Experiment(
             self.target,
@@ -136,7 +136,7 @@ class Panel:
             settings=self.plan.settings(curve, budget) | dict(curve.settings),
         )
 
-    def experiments(self, curve: Curve) -> list[Experiment]:
+    def experiments(self, curve: CurveDesign) -> list[Experiment]:
         """All points of a curve."""
         seeds = range(min(self.plan.seeds, curve.seeds or self.plan.seeds))
         return [self.experiment(curve, budget, seed) for budget in self.plan.budgets for seed in seeds]
@@ -149,7 +149,7 @@ class Figure:
     name: FigureName
     title: str
     panels: tuple[Panel, ...]
-    curves: tuple[Curve, ...]
+    curves: tuple[CurveDesign, ...]
 
     @cached_property
     def experiments(self) -> list[Experiment]:
@@ -165,26 +165,26 @@ def _smoothgrad(sigma: Mapping[str, float]) -> Callable[[str], Access]:
     return lambda data: Access("smoothgrad", sigma=sigma[data], samples=_SAMPLES)
 
 
-MEMBERSHIP = Curve("membership", "membership", loss="membership", settings={"logits_by": "cross-entropy"})
+MEMBERSHIP = CurveDesign("membership", "membership", loss="membership", settings={"logits_by": "cross-entropy"})
 # A stronger baseline than the paper's, which compares probabilities.
-MEMBERSHIP_LOGITS = Curve("membership logits", "membership, by logits", loss="membership")
-GRADIENT = Curve("gradient", "membership + gradient")
-SMOOTHGRAD = Curve("smoothgrad", "membership + SmoothGrad", access=_smoothgrad(SIGMA))
-TOP = Curve("top class", "top class only", access=lambda data: Access(classes="top"))
-PROBABILITIES = Curve("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
-TOP_PROBABILITY = Curve(
+MEMBERSHIP_LOGITS = CurveDesign("membership logits", "membership, by logits", loss="membership")
+GRADIENT = CurveDesign("gradient", "membership + gradient")
+SMOOTHGRAD = CurveDesign("smoothgrad", "membership + SmoothGrad", access=_smoothgrad(SIGMA))
+TOP = CurveDesign("top class", "top class only", access=lambda data: Access(classes="top"))
+PROBABILITIES = CurveDesign("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
+TOP_PROBABILITY = CurveDesign(
     "top probability", "top class, of probabilities", access=lambda data: Access(classes="top", of="probabilities")
 )
 # The student's own integrated gradients make a step twenty times as dear.
-INTEGRATED = Curve(
+INTEGRATED = CurveDesign(
     "integrated",
     "integrated gradients",
     settings={"steps": 800},
     access=lambda data: Access("integrated-gradients", samples=20),
     seeds=1,
 )
-FAR = Curve("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA), seeds=1)
-LITTLE = Curve("little", "SmoothGrad, σ = 0.1 σ_D", access=_smoothgrad(_LITTLE_SIGMA))
+FAR = CurveDesign("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA), seeds=1)
+LITTLE = CurveDesign("little", "SmoothGrad, σ = 0.1 σ_D", access=_smoothgrad(_LITTLE_SIGMA))
 _MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD)
 _TWO = (MEMBERSHIP, GRADIENT)
 _NOISE = (MEMBERSHIP, GRADIENT, LITTLE, replace(SMOOTHGRAD, label="SmoothGrad, σ = σ_D"))

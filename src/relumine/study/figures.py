@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from relumine.study.designs import Curve, Panel
+from relumine.study.designs import CurveDesign, Panel
 from relumine.study.results import Measure, Results
 from relumine.study.saliency import SIGMAS, Maps
 
@@ -116,7 +116,7 @@ def _count_queries(ax: "Axes", budgets: tuple[int, ...]) -> None:
     ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
 
 
-def _draw_curve(results: Results, panel: Panel, curve: Curve, ax: "Axes", view: View) -> None:
+def _draw_curve(results: Results, panel: Panel, curve: CurveDesign, ax: "Axes", view: View) -> None:
     points = results.points(panel, curve, view.measure)
     if not points:
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from relumine.study.claims import findings, reconstructed_level
 from relumine.study.designs import GRADIENT, FigureName, Panel, Scale
-from relumine.study.results import Point, Results, queries_to_reach
+from relumine.study.results import MeasuredPoint, Results, queries_to_reach
 
 
 def page(
@@ -113,7 +113,7 @@ def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
             yield curve.label, "–" if numbers is None else f"{numbers:,.0f}", *cells
 
 
-def _cell(point: Point | None) -> str:
+def _cell(point: MeasuredPoint | None) -> str:
     return "–" if point is None else f"{100 * point.mean:.1f}{point.spread}"
 
 

@@ -19,7 +19,7 @@ from relumine.study.experiment import Experiment, Row, Target, key_of
 from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, draw_maps
 from relumine.study.page import page
 from relumine.study.results import Results
-from relumine.study.runner import Standing, run_study
+from relumine.study.runner import StudyProgress, run_study
 from relumine.study.saliency import Maps, MapsWanted, saliency_maps
 from relumine.study.screen import StudyWatch
 from relumine.study.store import RunStore
@@ -157,7 +157,7 @@ def _run(
     keys = {each.name: {e.key for e in each.experiments} for each in figures}
     with StudyWatch(console) as screen:
 
-        def watch(standing: Standing) -> None:
+        def watch(standing: StudyProgress) -> None:
             screen(standing)
             if isinstance(standing.ended, Row):
                 key = standing.ended.experiment.key

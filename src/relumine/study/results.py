@@ -7,14 +7,14 @@ from math import log10
 from statistics import fmean
 from typing import Literal
 
-from relumine.study.designs import Curve, Figure, Panel
+from relumine.study.designs import CurveDesign, Figure, Panel
 from relumine.study.experiment import Row
 
 Measure = Literal["test_accuracy", "agreement"]
 
 
 @dataclass(frozen=True)
-class Point:
+class MeasuredPoint:
     """A measure, by default test accuracy, after ``budget`` queries: mean, lowest and highest over seeds."""
 
     budget: int
@@ -43,17 +43,17 @@ class Results:
         return next(panel for panel in self.figure.panels if panel.name == name)
 
     def points(
-        self, panel: Panel, curve: Curve, measure: Measure = "test_accuracy", seed: int | None = None
-    ) -> list[Point]:
+        self, panel: Panel, curve: CurveDesign, measure: Measure = "test_accuracy", seed: int | None = None
+    ) -> list[MeasuredPoint]:
         """The curve's points, by budget; of one seed or of all."""
         known: dict[int, list[float]] = {}
         for experiment in panel.experiments(curve):
             measures = self._measures.get(experiment.key)
             if measures is not None and seed in (None, experiment.seed):
                 known.setdefault(experiment.budget, []).append(getattr(measures, measure))
-        return [Point(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
+        return [MeasuredPoint(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
 
-    def floats_per_query(self, panel: Panel, curve: Curve) -> float | None:
+    def floats_per_query(self, panel: Panel, curve: CurveDesign) -> float | None:
         """How many numbers come back for one query."""
         for experiment in panel.experiments(curve):
             spent = self._spent.get(experiment.key)
@@ -75,9 +75,9 @@ class Results:
         return [accuracy for accuracy, _ in met.most_common()]
 
 
-def queries_to_reach(points: list[Point], level: float) -> float | None:
+def queries_to_reach(points: list[MeasuredPoint], level: float) -> float | None:
     """How many queries until the mean accuracy is ``level``, on straight lines over log(queries); None if never."""
-    before: Point | None = None
+    before: MeasuredPoint | None = None
     for point in points:
         if point.mean >= level:
             if before is None:

@@ -15,7 +15,7 @@ from relumine.study.trial import asker, failed_row, material, run_experiment, tr
 
 
 @dataclass(frozen=True)
-class Standing:
+class StudyProgress:
     """Where a study stands, for whoever watches it: what just ended, and how many of how many are done."""
 
     ended: Row | Target
@@ -29,7 +29,7 @@ def run_study(
     store: RunStore,
     engine: Engine,
     *,
-    watch: Callable[[Standing], None] | None = None,
+    watch: Callable[[StudyProgress], None] | None = None,
     scratch: Path | None = None,
 ) -> list[Row]:
     """Run those experiments that the store has no finished row of, and return the rows of all.
@@ -43,17 +43,19 @@ def run_study(
     todo = sorted((e for e in study if e.key not in finished), key=lambda e: (e.target.data, e.target.standardise))
     if todo:
         check(todo)
-        _Run(store, engine, len(study), watch).run(todo, scratch)
+        _StudyRun(store, engine, len(study), watch).run(todo, scratch)
         if scratch is not None:
             with suppress(OSError):  # somebody else's files are in it
                 scratch.rmdir()
     return store.rows(experiments)
 
 
-class _Run:
+class _StudyRun:
     """The state of one call of ``run_study``."""
 
-    def __init__(self, store: RunStore, engine: Engine, total: int, watch: Callable[[Standing], None] | None) -> None:
+    def __init__(
+        self, store: RunStore, engine: Engine, total: int, watch: Callable[[StudyProgress], None] | None
+    ) -> None:
         self._store, self._engine, self._watch = store, engine, watch
         self._done, self._total, self._failed = 0, total, 0
 
@@ -87,7 +89,7 @@ class _Run:
 
     def _tell(self, ended: Row | Target) -> None:
         if self._watch is not None:
-            self._watch(Standing(ended, self._done, self._total, self._failed))
+            self._watch(StudyProgress(ended, self._done, self._total, self._failed))
 
 
 def check(experiments: Sequence[Experiment]) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from relumine.console import LiveLine
 from relumine.study.claims import Claim, Finding
 from relumine.study.experiment import Row
-from relumine.study.runner import Standing
+from relumine.study.runner import StudyProgress
 
 _COLOURS = {"better": "green", "same": "green", "short": "yellow", "open": "dim"}
 
@@ -22,7 +22,7 @@ class StudyWatch(LiveLine):
         columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
         super().__init__(console, "training targets", TextColumn("{task.description}"), *columns)
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: StudyProgress) -> None:
         if isinstance(standing.ended, Row) and standing.ended.failed:
             self._say(f"failed: {standing.ended.experiment}: {standing.ended.error}")
         if self._console.is_terminal:
@@ -32,7 +32,7 @@ class StudyWatch(LiveLine):
             self._say(f"{standing.done}/{standing.total}  {_words(standing)}")
 
 
-def _words(standing: Standing) -> str:
+def _words(standing: StudyProgress) -> str:
     ended = standing.ended
     if not isinstance(ended, Row):
         return f"target trained: {ended.network} on {ended.data}"

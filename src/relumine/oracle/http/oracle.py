@@ -15,7 +15,7 @@ from relumine.errors import MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Offer, Part, checked_answer, checked_inputs, joined
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.oracle.http.protocol import protocol_of
-from relumine.oracle.http.sender import Sender, Stop, Traffic
+from relumine.oracle.http.sender import Cancellation, Sender, Traffic
 
 # Numbers in one answer, some 10 MB of JSON; batches are made smaller for that. Smaller answers took the same time when
 # measured (docs/endpoints.md), and are more requests.
@@ -110,7 +110,7 @@ class HttpOracle:
             else:
                 yield from self._at_a_time(rows, batches, gradients, stop)
 
-    def _at_a_time(self, rows: Array, batches: list[range], gradients: bool, stop: Stop) -> Iterator[Part]:
+    def _at_a_time(self, rows: Array, batches: list[range], gradients: bool, stop: Cancellation) -> Iterator[Part]:
         """Several requests at a time, until one fails or ``stop``."""
         waiting = iter(batches)
         flying: set[Future[Part]] = set()
@@ -137,10 +137,10 @@ class HttpOracle:
         size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // numbers))
         return (range(i, min(i + size, rows)) for i in range(0, rows, size))
 
-    def _submit(self, rows: Array, batch: range, gradients: bool, stop: Stop) -> "Future[Part]":
+    def _submit(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> "Future[Part]":
         return self._workers.submit(self._ask, rows[batch.start : batch.stop], batch, gradients, stop)
 
-    def _ask(self, rows: Array, batch: range, gradients: bool, stop: Stop) -> Part:
+    def _ask(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> Part:
         """One batch. Where explanations come without values, the cheap values are asked for first."""
         body = self._protocol.body(np.ascontiguousarray(rows))
         n, jacobians = len(rows), None
@@ -155,9 +155,9 @@ class HttpOracle:
 
 
 @contextmanager
-def _interruption_put_off() -> Iterator[Stop]:
+def _interruption_put_off() -> Iterator[Cancellation]:
     """Ctrl-C sends nothing more but waits for what is on its way, which is paid for. A second one does not wait."""
-    stop = Stop()
+    stop = Cancellation()
 
     def put_off(*_: object) -> None:
         if stop.interrupted:

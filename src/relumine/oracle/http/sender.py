@@ -62,7 +62,7 @@ class _Again(Exception):
     kind: type[RelumineError] = OracleFailedError
 
 
-class Stop:
+class Cancellation:
     """Says that nothing more is to be sent, to whoever waits, in whichever thread.
 
     Other than a ``threading.Event`` it may be set by a signal handler in the very thread that waits for it.
@@ -97,7 +97,7 @@ class Pace:
         self._next = 0.0
         self._lock = threading.Lock()
 
-    def wait(self, stop: Stop) -> None:
+    def wait(self, stop: Cancellation) -> None:
         """Wait for one's turn, or until ``stop``."""
         with self._lock:
             turn = max(time.monotonic(), self._next)
@@ -156,7 +156,7 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def post(self, url: str, body: object, stop: Stop) -> Any:
+    def post(self, url: str, body: object, stop: Cancellation) -> Any:
         """The answer to a request, sent until it is answered; ``stop`` ends the waiting between two tries."""
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         tries = 0

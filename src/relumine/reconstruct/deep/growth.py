@@ -24,7 +24,7 @@ _LINES = 2
 
 
 @dataclass
-class _Progress:
+class _LayerProgress:
     """How the search for one layer goes."""
 
     effort: int = 0
@@ -81,7 +81,7 @@ class Growth:
 
     def _grow(self, stage: NextLayer) -> Network | None:
         """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""
-        progress = _Progress()
+        progress = _LayerProgress()
         while progress.effort < _EFFORTS and max(progress.stuck, progress.unturned) < _FRUITLESS:
             rows, biases = self._effort(stage, progress)
             if self._misses_unit(stage):
@@ -125,13 +125,13 @@ class Growth:
             return turned_by_following(stage.layers, rows, biases, self.search)
 
     @staticmethod
-    def _patience(stage: NextLayer, progress: _Progress) -> int:
+    def _patience(stage: NextLayer, progress: _LayerProgress) -> int:
         """How long to look for more units of a layer that seemed complete: longer if something shows that it is not."""
         if not len(stage.layers):
             return 1
         return 3 * _PATIENCE if len(progress.hint.suspects) else _PATIENCE
 
-    def _effort(self, stage: NextLayer, progress: _Progress) -> tuple[Array, Array]:
+    def _effort(self, stage: NextLayer, progress: _LayerProgress) -> tuple[Array, Array]:
         """Ask once more for the next layer; what is proved of it then."""
         if self.unfinished is None or len(stage.layers) >= len(self.unfinished.layers):
             self.unfinished = stage
@@ -160,7 +160,7 @@ class Growth:
         self.leads |= set(np.flatnonzero((wrong[steps.left] != wrong[steps.right]) & steps.kinked).tolist())
         return bool(wrong.any())
 
-    def _as_last(self, stage: NextLayer, rows: Array, biases: Array, progress: _Progress) -> Network | None:
+    def _as_last(self, stage: NextLayer, rows: Array, biases: Array, progress: _LayerProgress) -> Network | None:
         """The network with these units as its last hidden layer, if they explain all answers."""
         book, layers = self.search.book, stage.layers
         progress.hint.along, progress.nearly = None, False
@@ -182,7 +182,7 @@ class Growth:
         progress.hint.along = np.linalg.svd(term)[2][0]
         return None
 
-    def _complete(self, stage: NextLayer, rows: Array, progress: _Progress) -> bool:
+    def _complete(self, stage: NextLayer, rows: Array, progress: _LayerProgress) -> bool:
         """Whether these are all units of the layer, as far as can be told."""
         missing = stage.back.missing(rows)
         if missing is None:

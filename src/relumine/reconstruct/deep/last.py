@@ -25,7 +25,7 @@ _WIDEST = 200
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class LastLayerFit:
     """The last hidden layer and the outputs, and the answered points that they do not explain."""
 
     last: Shallow
@@ -34,7 +34,7 @@ class Fit:
 
 def last_layer(
     layers: Layers, rows: Array, biases: Array, book: Book, rng: np.random.Generator, precision: Precision
-) -> Fit | None:
+) -> LastLayerFit | None:
     """f = W relu(Aφ + b) + Bφ + c by least squares, if that explains all answers, or all but a few.
 
     B makes orientations unnecessary. A unit that is missing and hardly ever switches spoils only the few answers where
@@ -57,7 +57,7 @@ def last_layer(
         good = _misses(system, target, found) <= allowed
         if good.sum() < _MOST * len(good):
             return None
-    return Fit(Shallow(found[len(rows) : -1].T, found[-1], found[: len(rows)], rows, biases), clear[~good])
+    return LastLayerFit(Shallow(found[len(rows) : -1].T, found[-1], found[: len(rows)], rows, biases), clear[~good])
 
 
 def _equations(
@@ -101,7 +101,7 @@ def _majority(system: Array, target: Array, found: Array) -> Array:
     return misses
 
 
-def hidden_switches(layers: Layers, fit: Fit, book: Book, tolerance: float) -> list[Sighting]:
+def hidden_switches(layers: Layers, fit: LastLayerFit, book: Book, tolerance: float) -> list[Sighting]:
     """What the fit leaves of the gradient where it is wrong: w ⊗ row of a missing unit, times the features' slopes.
 
     No kink needs to be crossed for these sightings. Points with the same w are of the same unit: together they show its

@@ -59,14 +59,14 @@ class Deep:
             )
         meter = metered(oracle)
         before = meter.spent
-        run = _Run(self, meter, np.random.default_rng(rng))
+        run = _DeepRun(self, meter, np.random.default_rng(rng))
         outcome, remark = attempt(lambda: run.reconstruct(earlier))
         proved = None if outcome is Outcome.RECOVERED else run.growth.proved()
         spent = meter.spent.since(before)
         return Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved)
 
 
-class _Run:
+class _DeepRun:
     """The state of one reconstruction."""
 
     def __init__(self, settings: Deep, meter: Metered, rng: np.random.Generator) -> None:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep.follow import REACH, Follower, complement
-from relumine.reconstruct.deep.last import Fit, hidden_switches, last_layer
+from relumine.reconstruct.deep.last import LastLayerFit, hidden_switches, last_layer
 from relumine.reconstruct.deep.layers import Layers, Mask
 from relumine.reconstruct.deep.pullback import PulledBack
 from relumine.reconstruct.deep.regions import FURTHER, JUST_ON, Cell, cell_around, views
@@ -80,14 +80,14 @@ class NextLayer:
             self.units = gather(self.units, new, self.same)
             self._seen += len(steps.left)
 
-    def witness(self, fit: Fit) -> None:
+    def witness(self, fit: LastLayerFit) -> None:
         """Take note of what answers show that all units but a missing one explain, as the last layer's."""
         if (len(fit.wrong), fit.last.units) in self._witnessed:
             return
         self._witnessed.add((len(fit.wrong), fit.last.units))
         self.units = gather(self.units, hidden_switches(self.layers, fit, self.search.book, self.same), self.same)
 
-    def filled(self, fit: Fit) -> Fit:
+    def filled(self, fit: LastLayerFit) -> LastLayerFit:
         """The fit with units added whose row is known in part, if that explains more answers.
 
         Where a feature is never seen on at a unit's boundary, the unit does not switch while the feature is on: any

@@ -30,9 +30,9 @@ _ONNX_IR = 10
 
 def to_torch(network: "Network") -> "torch.nn.Module":
     """A float64 module whose parameters have the names of ``network.parameters``; takes n×d or n×shape tensors."""
-    from relumine.reconstruct.export.torch import Clone
+    from relumine.reconstruct.export.torch import ClonedModule
 
-    return Clone(network)
+    return ClonedModule(network)
 
 
 def save(network: "Network", path: str | Path) -> Path:

@@ -19,7 +19,7 @@ _DEGREE = 27
 
 def nodes_of(network: "Network", onnx: Any) -> list[Any]:
     """The nodes from "input" to "output"; parameters are initialisers by their names."""
-    graph = _Graph(onnx)
+    graph = _OnnxBuilder(onnx)
     hidden = rows = graph("Flatten", "input", axis=1)
     last = len(network.weights) - 1
     for i in range(last + 1):
@@ -31,7 +31,7 @@ def nodes_of(network: "Network", onnx: Any) -> list[Any]:
     return graph.nodes
 
 
-def _finish(graph: "_Graph", network: "Network", hidden: str) -> None:
+def _finish(graph: "_OnnxBuilder", network: "Network", hidden: str) -> None:
     if network.values != "probabilities":
         graph("Identity", hidden, to="output")
     elif len(network.biases[-1]) == 1:
@@ -40,7 +40,7 @@ def _finish(graph: "_Graph", network: "Network", hidden: str) -> None:
         graph("Softmax", hidden, to="output", axis=1)
 
 
-class _Graph:
+class _OnnxBuilder:
     """Nodes in the order in which they were added; numbers among a node's inputs become constants."""
 
     def __init__(self, onnx: Any) -> None:
@@ -60,7 +60,7 @@ class _Graph:
         return name
 
 
-def _activated(graph: _Graph, activation: Activation, z: str) -> str:
+def _activated(graph: _OnnxBuilder, activation: Activation, z: str) -> str:
     if activation.name == "leaky_relu":
         return graph("PRelu", z, "activation.slope")
     if activation.table is not None:
@@ -68,7 +68,7 @@ def _activated(graph: _Graph, activation: Activation, z: str) -> str:
     return _NODES[activation.name](graph, z)
 
 
-def _gelu(graph: _Graph, z: str) -> str:
+def _gelu(graph: _OnnxBuilder, z: str) -> str:
     """z·Φ(z), with Φ(z) = erfc(−z/√2)/2: onnxruntime has no erf in double precision.
 
     erfc(y) = t·exp(−y² + P(t)) for y ≥ 0, with t = 2/(2 + y); erfc(−y) = 2 − erfc(y).
@@ -95,19 +95,19 @@ def _inside_erfc() -> Array:
     return np.asarray(Chebyshev.interpolate(inside, _DEGREE).convert(kind=Polynomial).coef, dtype=np.float64)
 
 
-def _gelu_tanh(graph: _Graph, z: str) -> str:
+def _gelu_tanh(graph: _OnnxBuilder, z: str) -> str:
     scale, cubic = GELU_TANH
     inner = graph("Add", graph("Mul", graph("Mul", graph("Mul", z, z), cubic), z), z)
     return graph("Mul", graph("Mul", z, 0.5), graph("Add", graph("Tanh", graph("Mul", inner, scale)), 1.0))
 
 
-def _softplus(graph: _Graph, z: str) -> str:
+def _softplus(graph: _OnnxBuilder, z: str) -> str:
     """max(z, 0) + log(1 + exp(−|z|)), which does not overflow."""
     small = graph("Log", graph("Add", graph("Exp", graph("Neg", graph("Abs", z))), 1.0))
     return graph("Add", graph("Relu", z), small)
 
 
-def _tabulated(graph: _Graph, table: Array, z: str) -> str:
+def _tabulated(graph: _OnnxBuilder, table: Array, z: str) -> str:
     """The sum of all pieces, each as far as z has passed through it; see ``Activation.table``."""
     first, second, third = np.moveaxis(table, 2, 0)
     pieces = table.shape[1]
@@ -122,7 +122,7 @@ def _tabulated(graph: _Graph, table: Array, z: str) -> str:
     return graph("Add", bent, graph("Add", left, right))
 
 
-_NODES: dict[str, Callable[[_Graph, str], str]] = {
+_NODES: dict[str, Callable[[_OnnxBuilder, str], str]] = {
     "identity": lambda graph, z: z,
     "relu": lambda graph, z: graph("Relu", z),
     "relu6": lambda graph, z: graph("Clip", z, 0.0, 6.0),

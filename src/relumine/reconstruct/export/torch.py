@@ -27,7 +27,7 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-class Clone(torch.nn.Module):
+class ClonedModule(torch.nn.Module):
     """Layers with the activation between them, and a linear skip connection or a softmax where there is one."""
 
     def __init__(self, network: "Network") -> None:

@@ -21,7 +21,7 @@ _KNOWN = 0.9
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class Queried:
     """Inputs n×d and what was answered; explained n×R×K: of which combinations of outputs, if not of those offered."""
 
     offer: Offer
@@ -30,7 +30,7 @@ class Asked:
     explained: Array | None = None
 
 
-def in_logits_if_known(offer: Offer, inputs: Array, answer: Answer) -> Asked | None:
+def in_logits_if_known(offer: Offer, inputs: Array, answer: Answer) -> Queried | None:
     """Answers of logits, without those that are saturated; None where logits cannot be known."""
     if offer.values != "probabilities" or offer.explained is not None or offer.random:
         return None
@@ -45,7 +45,9 @@ def in_logits_if_known(offer: Offer, inputs: Array, answer: Answer) -> Asked | N
     if known.mean() < _KNOWN:
         return None
     kept = Answer(logits.values[known], None if logits.gradients is None else logits.gradients[known])
-    return Asked(replace(offer, values="logits"), inputs[known], kept, None if explained is None else explained[known])
+    return Queried(
+        replace(offer, values="logits"), inputs[known], kept, None if explained is None else explained[known]
+    )
 
 
 def _of_odds(offer: Offer, answer: Answer) -> tuple[Array, Array]:

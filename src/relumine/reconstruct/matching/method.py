@@ -65,8 +65,8 @@ class GradientMatching:
                    inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, twice at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
                    deep students
-    relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of what enters them;
-                   0 fits a plain ReLU network from the start
+    relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of
+                   its pre-activations; 0 fits a plain ReLU network from the start
     validation:    share of the answers held out to keep the best state; few answers are all trained on
     members:       so many students are trained from different seeds, and their logits averaged
     checkpoint:    a file; a run that is killed goes on from there to the same result
@@ -140,13 +140,13 @@ class GradientMatching:
         import torch
 
         from relumine.reconstruct.matching.fit import Schedule, fit
-        from relumine.reconstruct.matching.logits import Asked, in_logits_if_known
+        from relumine.reconstruct.matching.logits import Queried, in_logits_if_known
         from relumine.reconstruct.matching.loss import matching
-        from relumine.reconstruct.matching.student import Student
+        from relumine.reconstruct.matching.student import StudentClone
 
         like = next(members[0].parameters()).detach()
         logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
-        asked = logits or Asked(offer, inputs, answer)
+        asked = logits or Queried(offer, inputs, answer)
         task = matching(
             asked.offer,
             asked.inputs,
@@ -172,7 +172,7 @@ class GradientMatching:
 
             kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
             gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
-        clone = Student(tuple(members), offer.inputs, "probabilities" if logits else task.answered)
+        clone = StudentClone(tuple(members), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
             verification_gap=max((gap for gap in gaps if gap is not None), default=None),
             verification_points=len(held_out),

@@ -19,7 +19,7 @@ from relumine.reconstruct import export
 _ROWS_AT_ONCE = 500
 
 
-class Averaged(nn.Module):
+class Ensemble(nn.Module):
     """The mean of the members' outputs, as what the oracle's values were."""
 
     def __init__(self, members: list[nn.Module], inputs: tuple[int, ...], of: Of) -> None:
@@ -47,7 +47,7 @@ class _Mean(nn.Module):
 
 
 @dataclass(frozen=True, eq=False)
-class Student:
+class StudentClone:
     """A trained torch module as a clone. ``of`` is what it answers, as the oracle's values were."""
 
     members: tuple[nn.Module, ...]
@@ -80,7 +80,7 @@ class Student:
 
     def to_torch(self) -> nn.Module:
         """A copy of the module that answers what ``predict`` does."""
-        return Averaged([copy.deepcopy(member) for member in self.members], self.inputs, self.of).eval()
+        return Ensemble([copy.deepcopy(member) for member in self.members], self.inputs, self.of).eval()
 
     def save(self, path: str | Path) -> Path:
         """Write the parameters as .safetensors, or the module as .onnx."""
