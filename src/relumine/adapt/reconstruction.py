@@ -28,7 +28,8 @@ def reconstruct_behind(
     offer = offer or meter.offer
     offer = replace(offer, gradients="none") if recipe is None else offer
     if recipe in ("gradient", None) and offer == meter.offer and not one_by_one:
-        return replace(asker(meter, rng), spent=meter.spent)
+        before, result = meter.spent, asker(meter, rng)
+        return replace(result, spent=before.then(result.spent))
     told = WithOffer(meter, offer, one_by_one=one_by_one)
     with meter.phase("behind the adapter"):
         result = asker(told if recipe is None else adapted(told, recipe), rng)

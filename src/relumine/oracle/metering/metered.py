@@ -62,6 +62,11 @@ class Spent(Tally):
         total = sum(asked.values(), Tally())
         return cls(total.value_queries, total.gradient_queries, total.floats, asked)
 
+    def then(self, later: "Spent") -> "Spent":
+        """This and what was spent later, phase by phase."""
+        names = {**self.phases, **later.phases}
+        return Spent.of({name: self.phases.get(name, Tally()) + later.phases.get(name, Tally()) for name in names})
+
     def since(self, earlier: "Spent") -> "Spent":
         """What was spent after ``earlier``."""
         return Spent.of({name: tally - earlier.phases.get(name, Tally()) for name, tally in self.phases.items()})
