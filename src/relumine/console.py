@@ -29,7 +29,7 @@ _SECONDS_BETWEEN_LINES = 10
 
 
 class LiveLine:
-    """A context in which a terminal shows a bar; it is gone afterwards. Elsewhere whoever inherits writes lines."""
+    """A context in which a terminal shows a bar; it is gone afterwards. Elsewhere the subclass writes lines."""
 
     def __init__(self, console: Console, description: str, *columns: ProgressColumn) -> None:
         self._console = console
@@ -159,7 +159,7 @@ def _verified(evidence: Evidence) -> str:
 
 
 def about_endpoint(oracle: HttpOracle) -> list[tuple[str, str]]:
-    """Where the answers came from, who allowed it, and what went over the wire."""
+    """Where the answers came from, the authorisation, and what went over the wire."""
     traffic, endpoint = oracle.traffic, oracle.endpoint
     megabytes = (traffic.sent_bytes + traffic.received_bytes) / 1e6
     wire = f"{traffic.requests:,}, {traffic.repeated:,} of them repeated; {megabytes:,.1f} MB, {traffic.seconds:.1f} s"

@@ -12,7 +12,7 @@ from relumine.oracle.http.oracle import HttpOracle
 
 @dataclass(frozen=True)
 class EndpointOptions:
-    """What an address does not say: how its server is described, who allowed the test, how fast it may be asked."""
+    """What an address does not say: the server's description, the authorisation of the test, the highest rate."""
 
     endpoint_config: Path | None = None
     outputs: int | None = None

@@ -150,7 +150,7 @@ def _is_model(candidate: object) -> bool:
 
 
 def _is_module(candidate: object) -> bool:
-    torch = sys.modules.get("torch")  # whoever holds a module has imported torch
+    torch = sys.modules.get("torch")  # a caller that holds a module has imported torch
     return torch is not None and isinstance(candidate, torch.nn.Module)
 
 

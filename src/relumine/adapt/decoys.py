@@ -1,4 +1,4 @@
-"""DecoyQueries: each question hidden among others, from whoever watches for questions that belong together."""
+"""DecoyQueries: each query hidden among decoys, against a watch that looks for queries that belong together."""
 
 import numpy as np
 

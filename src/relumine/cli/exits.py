@@ -68,5 +68,5 @@ def extra_installed(extra: str) -> Iterator[None]:
 
 
 def say(message: str) -> None:
-    """To whoever sits there; stdout is for results."""
+    """Print to standard error; standard output is for results."""
     print(message, file=sys.stderr)

@@ -97,7 +97,7 @@ def parsed_shape(text: str | None) -> tuple[int, ...] | None:
 
 
 def chosen_defence(specs: list[str] | None) -> "Chain | None":
-    """What --defend says, told to whoever sits there."""
+    """What --defend says, in words."""
     from relumine.defend import parse
 
     if not specs:

@@ -24,7 +24,7 @@ NOT_SETTINGS = ("oracle", "rng")
 class Defended(ABC):
     """Answers less than the oracle inside, and offers no more than it answers.
 
-    oracle:    who knows the answers
+    oracle:    the oracle behind the defence
     sentence:  what is changed, for a report; {name} stands for a setting, {what} for what ``of`` chooses
     remembers: whether an answer depends on what was asked before
     """

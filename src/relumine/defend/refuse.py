@@ -1,7 +1,7 @@
 """Refusing: inputs that are not answered, and an end to answers.
 
-A request with a row that is refused is not answered at all: ``RefusedError`` says which rows it was, so that whoever
-asks can leave them out. (NaN in their place would be an answer that breaks the offer.) A spent budget is a
+A request with a row that is refused is not answered at all: ``RefusedError`` says which rows it was, so that the
+caller can leave them out. (NaN in their place would be an answer that breaks the offer.) A spent budget is a
 ``BudgetError``, as a meter's own: methods end with what they have.
 """
 
@@ -36,7 +36,7 @@ class OfInputs(Defended):
     @property
     @abstractmethod
     def _reason(self) -> str:
-        """Why, for whoever asked."""
+        """Why, for the client."""
 
     @abstractmethod
     def _refused(self, rows: Array) -> Mask:
@@ -98,7 +98,7 @@ class Refusing(OfInputs):
     """Refuses by a rule of one's own.
 
     refused: says of n×d inputs which are refused (n booleans); ``far_from(data, distance)`` makes one
-    because: what whoever asked is told
+    because: what the client is told
     """
 
     sentence = "Refuses some inputs: {because}."
@@ -134,7 +134,7 @@ class _Count:
 
 @dataclass(frozen=True, eq=False)
 class Budget(Defended):
-    """Answers so many rows, then no more. One client is whoever holds this oracle.
+    """Answers a number of rows, then no more. One client is one holder of this oracle.
 
     Rows are counted before the oracle inside is asked. A request that goes beyond is not answered, nor counted.
     """

@@ -1,4 +1,4 @@
-"""Watching: who asks as a reconstruction asks is not answered any more."""
+"""Watching: a client whose queries look like a reconstruction gets no more answers."""
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class Watching(Defended):
 
     @property
     def detected(self) -> bool:
-        """Whether whoever asks is refused by now."""
+        """Whether the client is refused by now."""
         return self._suspicion.raised
 
     def _answered(self, rows: Array, gradients: bool) -> Answer:
@@ -59,7 +59,7 @@ class Watching(Defended):
     @property
     @abstractmethod
     def _reason(self) -> str:
-        """Why, for whoever asked."""
+        """Why, for the client."""
 
     @abstractmethod
     def _is_suspicious(self, row: Array, label: int) -> bool:

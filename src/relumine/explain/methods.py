@@ -201,7 +201,7 @@ class SmoothGrad(_GradientSum):
         return self.samples
 
     def points_around(self, inputs: "Tensor", count: int, rng: int | np.random.Generator | None) -> "Tensor":
-        """So many points x + z for each input, n×count×shape."""
+        """``count`` points x + z for each input, n×count×shape."""
         import torch
 
         shape = (len(inputs), count, *inputs.shape[1:])

@@ -1,4 +1,4 @@
-"""Engines: who runs jobs in parallel. Processes on this machine, or a Ray cluster for those who outgrow it.
+"""Engines run jobs in parallel: in processes on this machine, or on a Ray cluster.
 
 A job is a function and one argument. An engine yields (argument, result) as jobs end, in no particular order; a job
 that raised or whose process died yields a ``Lost`` and does not stop the others. Every process computes with one
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-# What decides where data and targets are found; a worker must see the same as who started it.
+# What decides where data and targets are found; a worker must see the same as its parent.
 _PLACES = ("RELUMINE_DATA", "RELUMINE_CACHE")
 
 
@@ -133,7 +133,7 @@ def _give(pipe: Connection, function: Callable[..., Any], argument: object) -> N
 
 def _work(pipe: Connection) -> None:
     """What a worker does all day."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who started us; they will end us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -189,7 +189,7 @@ class ThisProcess:
         pass
 
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
-        """Call it; Ctrl-C reaches who is called."""
+        """Call it; Ctrl-C reaches the function."""
         for argument in arguments:
             yield argument, _done(function, argument)
 

@@ -1,1 +1,1 @@
-"""Who answers."""
+"""Oracles: everything that answers queries, and the meter in front of it."""

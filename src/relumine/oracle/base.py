@@ -1,4 +1,4 @@
-"""Offer, Answer, Oracle: what a target promises, what it says, and who says it."""
+"""Offer, Answer, Oracle: what a target promises, what it answers, and the interface through which it is asked."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -102,7 +102,7 @@ class Answer:
 
 @runtime_checkable
 class Oracle(Protocol):
-    """Who answers. Local, remote, defended, metered: all have just these two members."""
+    """A target that answers. Local, remote, defended, metered: all have just these two members."""
 
     @property
     def offer(self) -> Offer:

@@ -1,1 +1,1 @@
-"""Who asks."""
+"""The attacks: methods that reconstruct a model from an oracle's answers."""

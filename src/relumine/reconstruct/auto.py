@@ -17,7 +17,7 @@ from relumine.reconstruct.values.method import TwoLayerFromValues
 # What no other method would change; what rules out the exact methods that follow.
 _FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)
 _HOPELESS = (Outcome.NOT_PIECEWISE_LINEAR, Outcome.SATURATED)
-# Who saw by gradients that there is more than one hidden layer would only see it again by values.
+# What gradients show to have more than one hidden layer, values would only show again.
 _ONE_EXPLAINED = "two layers, one output explained"
 _SAID_AGAIN = (_ONE_EXPLAINED, Outcome.NOT_THIS_CLASS)
 _STUDENT_NEXT = "no exact method applies; a student learns from the same answers: Auto(student=GradientMatching(…))"
@@ -32,7 +32,7 @@ class Auto:
     each phase under the name of its step; several layers are searched with the answers that ruled out one. The first
     recovered clone is returned, or what the last step said.
 
-    student: who learns what no exact method could reconstruct, e.g. GradientMatching(…)
+    student: a method for what no exact one could reconstruct, e.g. GradientMatching(…)
     """
 
     student: Reconstructor | None = None

@@ -22,7 +22,7 @@ from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_poi
 # A larger gap, relative to the largest answer, is a bend of the target; a smaller one may be rounding.
 _BENT = 1e-3
 
-# So many fresh points are compared before all others: a target of another class costs no more.
+# This many fresh points are compared before all others: a target of another class costs no more.
 _FIRST_POINTS = 4
 
 # Besides the usual scale, points this much further out are compared: there a bend shows that is far from the origin.
@@ -38,7 +38,7 @@ _POINTS_PER_SCALE = 8
 # Equations in top-class gradients are asked for until their condition number is below this, if it can be had.
 _WELL_CONDITIONED: dict[DType, float] = {"float64": 1e4, "float32": 300.0}
 
-# A hunt for classes ends when so many points in a row show no new one.
+# The search for classes ends when this many points in a row show no new one.
 _MISSES = 3
 
 # log p is taken of no less than this.

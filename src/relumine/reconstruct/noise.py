@@ -9,7 +9,8 @@ from relumine.oracle.base import Array, DType
 _EPSILON = {"float32": float(np.finfo(np.float32).eps), "float64": float(np.finfo(np.float64).eps)}
 
 # Sums over many units round a few times more than one operation; measured on random and trained networks, the
-# gradients of one cell differ by less than 4 rounding units of the largest gradient when batches are cut differently.
+# gradients of one linear region differ by less than 4 rounding units of the largest gradient when batches are cut
+# differently.
 _SAFETY = 16.0
 
 

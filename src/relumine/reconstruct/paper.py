@@ -23,13 +23,13 @@ from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_poi
 
 Bound = Literal["paper", "tight"]
 
-# "‖∇f(x) − ∇f(y)‖ > 0" in floating point: two gradients of one cell may differ by this share of the largest one.
+# "‖∇f(x) − ∇f(y)‖ > 0" in floating point: two gradients of one linear region may differ by this share of the largest one.
 _EQUAL: dict[DType, float] = {"float64": 1e-11, "float32": 1e-5}
 
 # An entry of s this close to −1, 0 or 1 is rounded to it; verification decides whether that was right.
 _ROUNDING = 0.25
 
-# Differences that carry more noise than this share of the largest gradient cannot tell cells apart.
+# Differences that carry more noise than this share of the largest gradient cannot tell linear regions apart.
 _TOO_NOISY = 0.3
 
 # The target is homogeneous, so a clone must also agree far from (in a box: close to) the origin, where biases show.
@@ -139,7 +139,7 @@ class PaperTwoLayer:
 
 @dataclass(frozen=True, eq=False)
 class GradientAt:
-    """∇f at u + t·v. ``blur``: how far it may be from the gradient of its cell, for floating-point reasons."""
+    """∇f at u + t·v. ``blur``: how far it may be from the gradient of its linear region, for floating-point reasons."""
 
     t: float
     gradient: Array
@@ -271,10 +271,10 @@ def binary_search(line: GradientLine, left: GradientAt, right: GradientAt) -> Ki
 
 
 def refine_z(line: GradientLine, kinks: list[KinkInterval]) -> Array:
-    """Z again, from one better estimate of the gradient per cell of the line.
+    """Z again, from one better estimate of the gradient per linear region of the line.
 
     Algorithm 1-MQ takes one step s for all x, small enough for x close to a kink, and pays in rounding errors. Now
-    that Z tells how far every kink is, each cell gets the largest step that stays well inside it.
+    that Z tells how far every kink is, each region gets the largest step that stays well inside it.
     """
     first, last = kinks[0].left.t, kinks[-1].right.t
     inner = [(a.right.t + b.left.t) / 2 for a, b in pairwise(kinks)]
@@ -302,7 +302,7 @@ def recover_s(oracle: Metered, Z: Array, rng: np.random.Generator) -> Array:
 
 
 def pick_x(Z: Array, rng: np.random.Generator) -> Array:
-    """Appendix B: X (d×h) with all columns in one cell and Rank(ZX) = h."""
+    """Appendix B: X (d×h) with all columns in one linear region and Rank(ZX) = h."""
     hidden, dimension = Z.shape
     centre, radius = chebyshev_centre(Z, np.sign(Z @ rng.standard_normal(dimension)))
     Y = centre[:, None] + radius / 2 * np.eye(dimension)
@@ -314,7 +314,7 @@ def pick_x(Z: Array, rng: np.random.Generator) -> Array:
 
 
 def chebyshev_centre(Z: Array, signs: Array) -> tuple[Array, float]:
-    """Appendix B: centre and radius of the largest ball in the cell {sgn(Zx) = signs} within [−1, 1]^d."""
+    """Appendix B: centre and radius of the largest ball in the linear region {sgn(Zx) = signs} within [−1, 1]^d."""
     hidden, dimension = Z.shape
     # sgn_i·z_i·y ≥ r·‖z_i‖ and −1 + r ≤ y_j ≤ 1 − r, as rows ·(y, r) ≤ bounds; maximise r.
     cell = np.hstack([-signs[:, None] * Z / np.linalg.norm(Z, axis=1, keepdims=True), np.ones((hidden, 1))])

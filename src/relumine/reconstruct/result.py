@@ -149,7 +149,7 @@ class Reconstruction:
 
 
 class Reconstructor(Protocol):
-    """Who asks: a frozen record of its configuration, called with an oracle and a source of randomness."""
+    """A method: a frozen record of its configuration, called with an oracle and a source of randomness."""
 
     def __call__(self, oracle: Oracle, rng: "int | np.random.Generator | None" = None) -> Reconstruction:
         """Reconstruct; failure is an outcome, misuse raises."""

@@ -53,7 +53,7 @@ class Axis:
 class Mark:
     """A point: per axis its value, across with (mean, low, high) up. None where it has none there.
 
-    text:    everything that is known of it, for who points at it or listens
+    text:    everything known of it, for pointers and screen readers
     caption: what stands beside it
     """
 
@@ -187,7 +187,7 @@ class Drawing:
         return None if values is None or any(map(math.isnan, values)) else [self.y(axis.place(v)) for v in values]
 
     def _caption(self, places: list[dict[str, Any]], across: str, up: str) -> None:
-        """Put captions where they touch no point and no other caption; who finds no room has none."""
+        """Put captions where they touch no point and no other caption; one without room is left out."""
         spots = [
             [
                 (x, y[0]) if x is not None and y is not None else None

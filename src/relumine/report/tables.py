@@ -212,7 +212,7 @@ def _cheapest(curves: list[Curve], milestone: str) -> Curve | None:
 
 @dataclass(frozen=True)
 class PointRow:
-    """One measured point, for who reads numbers rather than charts."""
+    """One measured point, as numbers."""
 
     name: str
     budget: str

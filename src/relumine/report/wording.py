@@ -83,7 +83,7 @@ def with_spread(spread: Spread | None, form: Callable[[float | None], str]) -> s
 
 
 def money(queries: float, price: float) -> str:
-    """What so many queries cost at a price per 1,000."""
+    """What this many queries cost at a price per 1,000."""
     cost = queries * price / 1000
     if not math.isfinite(cost):
         return "not a number"

@@ -25,7 +25,7 @@ _REFUSALS = {
     400: "The body is not JSON.",
     403: "A defence of the model refuses some of these rows; none of them was answered.",
     413: "The body is longer than allowed.",
-    422: "The body is JSON, but not at most so many rows of the model's input shape; or the answer is not finite.",
+    422: "The body is JSON, but has too many rows, or rows not of the model's input shape; or the answer is not finite.",
     429: "The key's budget does not cover these rows; none of them was answered.",
 }
 
@@ -63,7 +63,7 @@ class Served:
         self._lock = threading.Lock()
 
     async def answer(self, request: Request, *, gradients: bool) -> Response:
-        """Who asks, what is asked, whether it is paid for; and only then the model."""
+        """Check the client, the question and its budget, and only then ask the model."""
         key = self._known(request)
         rows = self._understood(await self._body(request))
         self._pay(key, len(rows))

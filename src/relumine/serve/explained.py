@@ -69,7 +69,7 @@ def explained(oracle: Oracle, choice: Choice) -> Oracle:
 
 
 def _is_torch_oracle(oracle: Oracle) -> "TypeGuard[TorchOracle]":
-    """Whoever holds one has imported its module, which takes seconds."""
+    """A caller that holds one has imported its module, which takes seconds."""
     home = sys.modules.get("relumine.oracle.torch")
     return home is not None and isinstance(oracle, home.TorchOracle)
 

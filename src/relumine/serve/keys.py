@@ -1,4 +1,4 @@
-"""Keys: who may ask, and how many rows.
+"""Keys: which clients may ask, and how many rows.
 
 The key file is TOML, a table per key:
 

@@ -160,7 +160,7 @@ class TimesFewer:
 
 
 class _Counted(NamedTuple):
-    """Gradient and membership queries until ``level``, of which so many were asked, by so many seeds."""
+    """Gradient and membership queries until ``level``: the largest numbers asked, and the numbers of seeds."""
 
     level: float
     few: float | None

@@ -45,7 +45,7 @@ class Plan:
     network, options, training: what the zoo is told
     budgets, seeds:             for each of both a student is trained
     bends:                      further budgets in the main figure, where its curves bend
-    steps:                      of a student's training, from so many queries on
+    steps:                      of a student's training, by the least number of queries
     learning_rate:              of a student's training, for a layer of one input
     fitting:                    further settings of every student
     matching:                   further settings of students that match maps

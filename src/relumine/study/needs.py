@@ -89,7 +89,7 @@ def _own_gradients(experiment: Experiment) -> int:
 
 
 def note(experiments: Sequence[Experiment], targets: Sequence[Target], workers: int) -> str:
-    """A line for whoever is about to wait."""
+    """A line that says how long it will take."""
     if not experiments:
         return "nothing left to run"
     hours = (sum(map(seconds, experiments)) + sum(map(training_seconds, targets))) / workers / 3600

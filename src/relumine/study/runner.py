@@ -16,7 +16,7 @@ from relumine.study.trial import asker, failed_row, material, run_experiment, tr
 
 @dataclass(frozen=True)
 class StudyProgress:
-    """Where a study stands, for whoever watches it: what just ended, and how many of how many are done."""
+    """The progress of a study: what just ended, and how many of how many are done."""
 
     ended: Row | Target
     done: int

@@ -139,7 +139,7 @@ def _pool() -> nn.Module:
 
 
 def _scaled(module: nn.Module) -> nn.Module:
-    """He initialisation: with torch's own the signal fades away where a batch norm stands still."""
+    """He initialisation: with torch's own activations fade away where a batch norm is fixed."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

@@ -64,7 +64,7 @@ TRAINING = {
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """Where training stands, for whoever watches it."""
+    """The progress of a training."""
 
     step: int
     steps: int

@@ -61,7 +61,7 @@ class HttpOracle:
 
     @property
     def offer(self) -> Offer:
-        """What whoever described the endpoint promised."""
+        """What the endpoint's description promises."""
         return self.endpoint.offer
 
     @property

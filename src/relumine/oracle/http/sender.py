@@ -63,7 +63,7 @@ class _Again(Exception):
 
 
 class Cancellation:
-    """Says that nothing more is to be sent, to whoever waits, in whichever thread.
+    """Says that nothing more is to be sent, to every waiting thread.
 
     Other than a ``threading.Event`` it may be set by a signal handler in the very thread that waits for it.
     """
@@ -74,7 +74,7 @@ class Cancellation:
         self._said: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        """Wake up whoever waits."""
+        """Wake up the waiting threads."""
         self._is_set = True
         self._said.put(None)
 
@@ -220,7 +220,7 @@ class Sender:
         said = f"{status} {self._said(answer)}".strip()
         if status in _DENIED:
             raise AccessError(
-                f"{url}: expected an answer, got {said}: {_DENIED[status]}; the run has ended. Ask whoever runs the "
+                f"{url}: expected an answer, got {said}: {_DENIED[status]}; the run has ended. Ask the owner of the "
                 f"endpoint, or set {self._endpoint.authorization_env}; {KEPT}"
             )
         wait = _retry_after(headers)

@@ -57,7 +57,7 @@ class Canary:
         return apart <= _TOLERANCE[self._offer.dtype] * largest or apart <= 1.5 * _step(first)
 
     def place(self, rows: int, phase: str) -> int | None:
-        """Where among so many rows the canary goes this time, or None if it is not its turn.
+        """Where among ``rows`` rows the canary goes this time, or None if it is not its turn.
 
         It is when a phase begins, so that none builds upon the answers of two models, and again and again in long ones.
         """

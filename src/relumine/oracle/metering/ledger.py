@@ -17,7 +17,7 @@ import numpy as np
 from relumine.errors import LedgerError
 from relumine.oracle.base import Answer, Array, Offer
 
-# A power cut may take the answers of so many seconds, which are then asked again; it never harms the file.
+# A power cut may lose the answers of this many seconds, which are then asked again; it never harms the file.
 _SECONDS_BETWEEN_FLUSHES = 1.0
 
 # Mostly nothing is on file, which one look tells of many questions; SQLite takes 999 of them in its older versions.
@@ -115,7 +115,7 @@ class Ledger:
         return [self._answer(question, offer) if question in on_file else None for question in questions]
 
     def nothing_of(self, questions: list[Question]) -> list[Answer | None]:
-        """None for each, of a ledger that is in order: whoever asks pays, and must be able to keep the answers."""
+        """None for each, of a ledger that is in order: paid answers must be kept."""
         self._read("SELECT 1")
         return [None] * len(questions)
 

@@ -74,7 +74,7 @@ class Spent(Tally):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for whoever watches it."""
+    """The progress of a run."""
 
     phase: str
     units: int | None
@@ -142,7 +142,7 @@ class Metered:
             self._phase = before
 
     def found(self, units: int) -> None:
-        """Tell whoever watches how many units are known."""
+        """Report how many units are known."""
         self._units = units
         self._tell()
 
@@ -202,7 +202,7 @@ class Metered:
                 for i, position in enumerate(at):
                     known[position] = _row(part.answer, i)
         except BaseException:
-            # Whoever asks this again is to get the answers on file, and the new ones have been counted.
+            # Asked again, this gets the answers on file, and the new ones have been counted.
             self._asked.forget(questions)
             self._on_file = True
             self._unused.update(questions[i] for i in missing if known[i] is not None)

@@ -46,7 +46,7 @@ class Growth:
         self.leads: set[int] = set()  # steps whose kink is of a unit that is missing somewhere
         self.layers = Layers()  # the most that was ever proved
         self.unfinished: NextLayer | None = None  # the deepest that was begun
-        self.unturned: NextLayer | None = None  # the last of which it could not be told which way around units are
+        self.unturned: NextLayer | None = None  # the last whose units' orientation (sign) is not known
 
     def proved(self) -> Network | None:
         """The layers that are proved, as a network whose outputs are the signals of the last; None without any."""
@@ -66,7 +66,7 @@ class Growth:
         parts = sum(not unit.complete and len(unit.lines) > 1 for unit in stage.units)
         missing = stage.back.missing(rows)
         if stage is self.unturned:
-            return f"{begun}, but which way around they are turned could not be told: more queries will hardly help"
+            return f"{begun}, but the orientation (sign) of its units could not be told: more queries will hardly help"
         left = int(np.linalg.matrix_rank(missing.rest, tol=1e-5)) if missing is not None and len(missing.wrong) else 1
         units = sum(self.layers.widths) + len(rows)
         more = int(np.ceil(self.search.book.count / max(units, 1) * max(left, parts)))

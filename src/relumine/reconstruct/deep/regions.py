@@ -18,9 +18,9 @@ from relumine.reconstruct.deep.layers import Layers, Mask
 _SPREAD = 1.5
 # A region must leave room for points this far from its walls, relative to its size.
 _ROOM = 1e-5
-# So many regions are chosen at random besides.
+# Number of further regions chosen at random.
 _MORE = 2
-# So many times further out something extreme is looked for.
+# Extreme points are looked for this many times further out.
 FURTHER = 8
 # Features that are to be just on are at most this far on.
 JUST_ON = 5e-4

@@ -21,7 +21,7 @@ _FAR = 1e3
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
 
-# Polishing may touch so many numbers of gradients per step.
+# Polishing uses at most this many numbers of gradients per step.
 _PRODUCTS = 4e6
 
 # A line that shows fewer kinks per answer than this, after so many answers, is not one of a ReLU network.
@@ -30,7 +30,7 @@ _KINKS = 0.05
 
 
 class Search:
-    """Who asks for gradients."""
+    """Asks for gradients along lines, and keeps the answers."""
 
     def __init__(self, meter: Metered, limit: int, rng: np.random.Generator) -> None:
         self.offer = meter.offer
@@ -168,7 +168,7 @@ class Search:
 
 
 def _common_line(points: Array) -> tuple[Line, NDArray[np.intp]]:
-    """The line through the outermost two points, scaled so that most lie around t of size one, and who lies on it."""
+    """The line through the outermost two points, scaled so that most lie around t of size one, and the points on it."""
     one = int(np.argmax(np.linalg.norm(points - points.mean(axis=0), axis=1)))
     other = int(np.argmax(np.linalg.norm(points - points[one], axis=1)))
     way = points[other] - points[one]

@@ -21,9 +21,9 @@ from relumine.reconstruct.matching.smoothing import UNTIL, ReluSmoothing
 
 # Held-out answers are looked at, and checkpoints written, this often.
 _LOOKS = 20
-# A batch norm learns from batches of at least so many inputs; the statistics of fewer are noise.
+# A batch norm learns from batches of at least this many inputs; the statistics of fewer are noise.
 _ENOUGH = 8
-# So many inputs tell it where to start.
+# Its first statistics are taken from this many inputs.
 _CALIBRATING, _AT_ONCE = 512, 128
 # More held-out answers than this are compared by one random combination of their maps each.
 _JUDGED_BY_ALL = 128

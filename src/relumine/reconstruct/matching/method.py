@@ -31,7 +31,7 @@ _LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weig
 
 @dataclass(frozen=True)
 class Fitting:
-    """Where the fitting of a student stands, for whoever watches it."""
+    """The progress of one fitting."""
 
     member: int
     members: int
@@ -68,7 +68,7 @@ class GradientMatching:
     relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of
                    its pre-activations; 0 fits a plain ReLU network from the start
     validation:    share of the answers held out to keep the best state; few answers are all trained on
-    members:       so many students are trained from different seeds, and their logits averaged
+    members:       number of students, trained from different seeds; their logits are averaged
     checkpoint:    a file; a run that is killed goes on from there to the same result
     watch:         is told where the fitting stands
     """

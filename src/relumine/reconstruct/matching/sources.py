@@ -18,7 +18,7 @@ class Source(Protocol):
     """Chooses inputs before anything is asked."""
 
     def pick(self, offer: Offer, count: int, rng: np.random.Generator) -> Array:
-        """count×d inputs, or a MisuseError if there are not so many."""
+        """count×d inputs, or a MisuseError if the source has fewer."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Remembering:
     def answers(self) -> "Answers":
         """All of them; points where something is not finite (saturated) tell nothing and are left out.
 
-        The gradient of one cell, asked again, is rounded in the same way: it tells nothing new, and counts once.
+        The gradient of one linear region, asked again, is rounded in the same way: it tells nothing new, and counts once.
         """
         answers = [*self._answers[True], *self._answers[False]]
         none = np.empty((0, self.offer.dimension))
@@ -56,7 +56,7 @@ def _first_of_each(jacobians: list[Array], places: NDArray[np.intp]) -> NDArray[
     seen: dict[float, Array] = {}
     first = []
     for i in places:
-        size = float(np.vdot(jacobians[i], jacobians[i]))  # quicker to look up than so many numbers
+        size = float(np.vdot(jacobians[i], jacobians[i]))  # quicker to look up than the whole Jacobian
         if size not in seen or not np.array_equal(seen[size], jacobians[i]):
             seen[size] = jacobians[i]
             first.append(i)

@@ -69,7 +69,7 @@ class Fit:
 
     @cached_property
     def _at_once(self) -> ShallowStep | None:
-        """Who solves for all parameters at once, if there is one hidden layer and it is not too wide."""
+        """The solver for all parameters at once, if there is one hidden layer and it is not too wide."""
         network, answers = self.network, self.answers
         if len(network.hidden) != 1 or not len(answers.jacobians) or network.weights[-1].size > LARGEST:
             return None

@@ -2,7 +2,7 @@
 
 A unit found at one kink is known as well as two answers show it. All answers together show it better: each value and
 each gradient is one more equation. Which units are on at each point is taken as known, so the equations are a product
-of the layers' parameters; Gauss and Newton's method linearises them. With one hidden layer each step is solved at once
+of the layers' parameters; Gauss–Newton linearises them. With one hidden layer each step is solved at once
 (polish_step.py); with more of them, or without gradients, LSMR solves it without ever writing the matrix down.
 """
 
@@ -14,7 +14,7 @@ from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.polish.answers import Answers
 from relumine.reconstruct.polish.fit import Fit
 
-# Steps of Gauss and Newton; the first does nearly all, the others follow the patterns that it changed.
+# Gauss–Newton steps; the first does nearly all, the others follow the activation patterns that it changed.
 _STEPS = 6
 # Steps end when one lowers the misfit by less than this part of it.
 _GAIN = 1e-3

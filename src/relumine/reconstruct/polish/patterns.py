@@ -8,7 +8,7 @@ from relumine.reconstruct.network import Network
 
 # A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
 _NEAR = 0.03
-# Through so many random directions a gradient is seen at a sixteenth of its size squared at least, nearly surely.
+# Through this many random directions a gradient is seen at a sixteenth of its size squared at least, nearly surely.
 _PROBES = 8
 
 Pattern = list[NDArray[np.bool_]]

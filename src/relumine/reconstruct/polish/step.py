@@ -1,4 +1,4 @@
-"""One step of Gauss and Newton for a network with one hidden layer, solved at once, however large its input is.
+"""One Gauss–Newton step for a network with one hidden layer, solved at once, however large its input is.
 
 The equations of the gradients, J_p = Σ_i s_pi w_i a_iᵀ, have a normal matrix made of Kronecker products: the rows a_i
 are eliminated by a matrix with one row for each unit, and what remains for the output weights has one for each unit
