@@ -23,7 +23,7 @@ from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_poi
 
 Bound = Literal["paper", "tight"]
 
-# "‖∇f(x) − ∇f(y)‖ > 0" in floating point: two gradients of one linear region may differ by this share of the largest one.
+# "‖∇f(x) − ∇f(y)‖ > 0" in floating point: two gradients of one linear region differ by at most this share.
 _EQUAL: dict[DType, float] = {"float64": 1e-11, "float32": 1e-5}
 
 # An entry of s this close to −1, 0 or 1 is rounded to it; verification decides whether that was right.

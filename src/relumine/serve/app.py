@@ -25,7 +25,7 @@ _REFUSALS = {
     400: "The body is not JSON.",
     403: "A defence of the model refuses some of these rows; none of them was answered.",
     413: "The body is longer than allowed.",
-    422: "The body is JSON, but has too many rows, or rows not of the model's input shape; or the answer is not finite.",
+    422: "The body is JSON, but has too many rows, or rows of another shape; or the answer is not finite.",
     429: "The key's budget does not cover these rows; none of them was answered.",
 }
 

@@ -37,7 +37,7 @@ class Remembering:
     def answers(self) -> "Answers":
         """All of them; points where something is not finite (saturated) tell nothing and are left out.
 
-        The gradient of one linear region, asked again, is rounded in the same way: it tells nothing new, and counts once.
+        The gradient of one linear region, asked again, is rounded in the same way: it counts once.
         """
         answers = [*self._answers[True], *self._answers[False]]
         none = np.empty((0, self.offer.dimension))
