@@ -171,9 +171,9 @@ def refused(path: Path, match: str, shape: tuple[int, ...] = (1, 4, 5), classes:
 
 
 def test_what_is_not_there(tmp_path):
-    refused(tmp_path / "nothing.npz", "no such file or folder; expected an .npz file")
-    (tmp_path / "data.csv").write_text("1,2")
-    refused(tmp_path / "data.csv", "expected an .npz file, a folder of images")
+    refused(tmp_path / "nothing.npz", "no such file or folder; expected an .npz, .npy, .csv or .parquet file")
+    (tmp_path / "data.dat").write_text("1,2")
+    refused(tmp_path / "data.dat", "expected an .npz, .npy, .csv or .parquet file, a folder of images")
     (tmp_path / "empty").mkdir()
     refused(tmp_path / "empty", "got none")
 

@@ -23,7 +23,7 @@ def names(oracle: rl.Oracle, *, local: bool = True) -> list[str]:
         ({"gradients": "top"}, ["label", "probabilities", "logits", "top-gradient"]),
         ({"gradients": "none"}, ["label", "probabilities", "logits"]),
         ({"values": "probabilities", "gradients": "none"}, ["label", "probabilities"]),
-        ({"values": "real", "gradients": "none"}, ["label", "values"]),
+        ({"values": "real", "gradients": "none"}, ["values"]),
     ],
 )
 def test_a_target_is_seen_at_the_levels_that_its_offer_can_give(fields, expected):

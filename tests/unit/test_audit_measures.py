@@ -127,6 +127,17 @@ def test_a_regression_agrees_where_it_is_close():
     assert clone_measures(lambda x: x[:, :1], None, target, test).transfer is None
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_a_regression_says_how_much_variance_a_clone_explains(outputs):
+    test = some(2, 2000)
+    target = answering(rl.Offer((2,), outputs, "real"), lambda x: x[:, :outputs])
+    assert measured(lambda x: x[:, :outputs], target, test).r2 == 1
+    assert measured(lambda x: np.zeros((len(x), outputs)), target, test).r2 == pytest.approx(0, abs=0.01)
+    assert measured(lambda x: x[:, :outputs] + 0.5, target, test).r2 == pytest.approx(0.75, abs=0.03)
+    classifier = answering(rl.Offer((2,), 2, "logits"), lambda x: x)
+    assert measured(lambda x: x, classifier, test).r2 is None
+
+
 def test_predictions_that_are_no_numbers_agree_with_nothing():
     target = problem(6, 5, 3, seed=1)
 

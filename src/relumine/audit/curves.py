@@ -130,6 +130,7 @@ def _point(budget: int, records: list[Record], level: str) -> Point | None:
         accuracy=_over_known(measured, lambda of: of.accuracy),
         transfer=_over_known(measured, lambda of: of.transfer),
         parameters_recovered=_over_known(measured, lambda of: of.parameters_recovered),
+        r2=_over_known(measured, lambda of: of.r2),
     )
 
 

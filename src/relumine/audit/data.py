@@ -1,4 +1,4 @@
-"""The owner's inputs: an .npz file, a folder of images, or IDX files, checked before anything is asked.
+"""The owner's inputs: arrays, tables, a folder of images, or IDX files, checked before anything is asked.
 
 Nothing in these files is executed: arrays of Python objects (pickles) are refused, and images are opened in a few
 plain formats only. What is too big, damaged, or not of the target's shape is a DataError that says so.
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from relumine.audit.tables import read_table
 from relumine.errors import DataError
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.verification import fresh_points
@@ -37,13 +38,25 @@ _INPUT_NAMES = ("inputs", "x", "x_test", "images", "data", "arr_0")
 _LABEL_NAMES = ("labels", "y", "y_test", "targets", "arr_1")
 _NAMES_NAME = "class_names"
 
+_TABLES = (".csv", ".tsv", ".parquet")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _IDX_IMAGES = re.compile(r"images?[-.]idx\d[-.]ubyte(\.gz|\.xz)?$")
 
-_FORMS = "an .npz file, a folder of images, an IDX file of images or a folder with one"
+_FORMS = "an .npz, .npy, .csv or .parquet file, a folder of images, an IDX file of images or a folder with one"
+# How files of other kinds become one of these.
+_CONVERT = {
+    ".pkl .pickle .joblib .pt .pth": "it may run code when it is read; in your own Python, numpy.savez('inputs.npz', "
+    "inputs=X, labels=y)",
+    ".xlsx .xls .ods": "save the sheet as CSV",
+    ".h5 .hdf5 .mat .tfrecord": "read it with its library, then numpy.savez('inputs.npz', inputs=X, labels=y)",
+    ".feather .arrow .json .jsonl": "with pandas, DataFrame.to_parquet('inputs.parquet')",
+    ".zip .tar .gz .tgz": "unpack it first",
+    ".png .jpg .jpeg .bmp .gif .webp .tif .tiff": "give the folder of images, not one of them",
+}
 
-Labels = NDArray[np.int64]
+# Classes 0, 1, 2, …, or the numbers that a regressor is to predict.
+Labels = NDArray[np.int64] | NDArray[np.float64]
 
 
 class Halves(NamedTuple):
@@ -115,10 +128,19 @@ def gaussian_data(offer: Offer, rng: int | np.random.Generator | None = 0) -> Au
     return AuditData(points.reshape(-1, *offer.inputs).astype(np.float32), None, (), GAUSSIAN)
 
 
-def load_data(path: str | Path, shape: Sequence[int], classes: int | None = None) -> AuditData:
-    """The inputs in ``path``, for a target that takes ``shape`` and tells ``classes`` apart.
+def load_data(
+    path: str | Path,
+    shape: Sequence[int],
+    classes: int | None = None,
+    *,
+    label_column: str | None = None,
+    real: bool = False,
+) -> AuditData:
+    """The inputs in ``path`` for a target that takes ``shape``; it tells ``classes`` apart, or predicts ``real`` numbers.
 
     .npz:             ``inputs`` (n×shape, n×d, or channels last) and, if known, ``labels`` and ``class_names``
+    .npy:             the inputs alone
+    .csv, .parquet:   a row per input; labels in ``label_column``, or in a column called label, target, class or y
     folder of images: one subfolder per class, or images without labels
     IDX:              a file of images or a folder with one; labels from the file beside it, if there is one
 
@@ -127,11 +149,31 @@ def load_data(path: str | Path, shape: Sequence[int], classes: int | None = None
     path, shape = Path(path), tuple(shape)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected {_FORMS}")
-    found = _reader(path)(path, shape)
-    inputs = _numbers(_of_shape(found.inputs, shape, path), path)
-    labels, names = _labels(found, len(inputs), path)
-    _check_classes(labels, names, classes, path)
-    return AuditData(inputs, labels, names, path.name or str(path)).chosen(_kept(len(inputs)))
+    if path.suffix.lower() in _TABLES and path.is_file():
+        found = _Found(*read_table(path, prod(shape), label_column))
+    elif label_column is not None:
+        raise DataError(f"{path}: --label-column belongs to a .csv or .parquet file; leave it out")
+    else:
+        found = _reader(path)(path, shape)
+    return checked_data(found.inputs, found.labels, found.class_names, shape, classes, path, real=real)
+
+
+def checked_data(
+    inputs: "np.ndarray[Any, Any]",
+    labels: "np.ndarray[Any, Any] | None",
+    class_names: tuple[str, ...],
+    shape: tuple[int, ...],
+    classes: int | None,
+    path: Path | str,
+    *,
+    real: bool = False,
+) -> AuditData:
+    """Inputs and labels from anywhere, as a target of this shape takes them; ``path`` is what messages call them."""
+    numbers = _numbers(_of_shape(inputs, shape, path), path)
+    found, names = _labels(_Found(inputs, labels, class_names), len(numbers), classes, path, real=real)
+    if not real:
+        _check_classes(found, names, classes, path)
+    return AuditData(numbers, found, names, Path(path).name or str(path)).chosen(_kept(len(numbers)))
 
 
 class _Found(NamedTuple):
@@ -145,11 +187,13 @@ class _Found(NamedTuple):
 def _reader(path: Path) -> Callable[[Path, tuple[int, ...]], _Found]:
     if path.is_dir():
         return _from_idx_folder if _idx_files(path) else _from_images
-    if path.suffix.lower() == ".npz":
-        return _from_npz
+    if path.suffix.lower() in (".npz", ".npy"):
+        return _from_npz if path.suffix.lower() == ".npz" else _from_npy
     if _IDX_IMAGES.search(path.name):
         return _from_idx
-    raise DataError(f"{path}: expected {_FORMS}; IDX files end in images-idx3-ubyte, with or without .gz")
+    advice = next((how for endings, how in _CONVERT.items() if path.suffix.lower() in endings.split()), None)
+    how = advice or "numpy.savez('inputs.npz', inputs=X, labels=y) writes one; IDX files end in images-idx3-ubyte"
+    raise DataError(f"{path}: expected {_FORMS}; {how}")
 
 
 # .npz
@@ -176,9 +220,23 @@ def _from_npz(path: Path, _: tuple[int, ...]) -> _Found:
         raise DataError(f"{path}: cannot be read as .npz ({_line(error)}); write it with numpy.savez") from error
 
 
+def _from_npy(path: Path, _: tuple[int, ...]) -> _Found:
+    try:
+        return _Found(_read_array(path.open, "inputs", path.stat().st_size, path))
+    except DataError:
+        raise
+    except Exception as error:  # a damaged header can raise almost anything
+        raise DataError(f"{path}: cannot be read as .npy ({_line(error)}); write it with numpy.save") from error
+
+
 def _array(archive: zipfile.ZipFile, name: str, path: Path) -> "np.ndarray[Any, Any]":
+    size = archive.getinfo(name).file_size
+    return _read_array(lambda _: archive.open(name), name, size, path)
+
+
+def _read_array(open_: Callable[[str], Any], name: str, there: int, path: Path) -> "np.ndarray[Any, Any]":
     """One array, after a look at its header: no objects, and no more numbers than the file holds."""
-    with archive.open(name) as stream:
+    with open_("rb") as stream:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(stream)
@@ -190,9 +248,9 @@ def _array(archive: zipfile.ZipFile, name: str, path: Path) -> "np.ndarray[Any, 
     size = prod(shape) * dtype.itemsize
     if size > _MOST_BYTES:
         raise DataError(f"{path}: the array {name!r} of shape {shape} takes {size / 2**30:.1f} GiB; {_fewer()}")
-    if size > archive.getinfo(name).file_size:
+    if size > there:
         raise DataError(f"{path}: the array {name!r} says that its shape is {shape}, but its file is shorter")
-    with archive.open(name) as stream:
+    with open_("rb") as stream:
         result: np.ndarray[Any, Any] = np.lib.format.read_array(stream, allow_pickle=False)
     return result
 
@@ -303,7 +361,7 @@ def _colours(shape: tuple[int, ...], height: int, width: int, path: Path) -> int
 # Checks
 
 
-def _of_shape(inputs: "np.ndarray[Any, Any]", shape: tuple[int, ...], path: Path) -> "np.ndarray[Any, Any]":
+def _of_shape(inputs: "np.ndarray[Any, Any]", shape: tuple[int, ...], path: Path | str) -> "np.ndarray[Any, Any]":
     """n×shape. Only what cannot be mistaken is reshaped: flat rows, channels last, axes of length 1."""
     got = inputs.shape[1:]
     if inputs.ndim == 0 or len(inputs) == 0:
@@ -316,7 +374,7 @@ def _of_shape(inputs: "np.ndarray[Any, Any]", shape: tuple[int, ...], path: Path
     raise DataError(f"{path}: the target takes inputs of shape {shape}, these have {got}; save them as {('n', *shape)}")
 
 
-def _numbers(inputs: "np.ndarray[Any, Any]", path: Path) -> NDArray[np.float32]:
+def _numbers(inputs: "np.ndarray[Any, Any]", path: Path | str) -> NDArray[np.float32]:
     if inputs.dtype.kind not in "fiub":
         raise DataError(f"{path}: expected inputs that are numbers, got {inputs.dtype}")
     if inputs.size * 4 > _MOST_BYTES:
@@ -331,7 +389,9 @@ def _numbers(inputs: "np.ndarray[Any, Any]", path: Path) -> NDArray[np.float32]:
     return numbers
 
 
-def _labels(found: _Found, count: int, path: Path) -> tuple[Labels | None, tuple[str, ...]]:
+def _labels(
+    found: _Found, count: int, classes: int | None, path: Path | str, *, real: bool
+) -> tuple[Labels | None, tuple[str, ...]]:
     labels, names = found.labels, found.class_names
     if labels is None:
         return None, names
@@ -339,18 +399,37 @@ def _labels(found: _Found, count: int, path: Path) -> tuple[Labels | None, tuple
         labels = labels[:, 0]
     if labels.shape != (count,):
         raise DataError(f"{path}: expected {count} labels, one per input, got shape {labels.shape}")
+    if real:
+        return _real_labels(labels, path), ()
     if labels.dtype.kind in "US":
         if names:
             raise DataError(f"{path}: labels are words already; leave out '{_NAMES_NAME}', or save them as integers")
         text = labels if labels.dtype.kind == "U" else np.strings.decode(labels, "utf-8", "replace")
         words, numbers = np.unique(text, return_inverse=True)
         return numbers.astype(np.int64), tuple(words.tolist())
+    known, numbers = np.unique(labels, return_inverse=True)
+    if classes is not None and len(known) == max(classes, 2) and known.dtype.kind in "fiu" and not names:
+        # As many numbers as there are classes stand for these in their order, as scikit-learn has it.
+        return numbers.astype(np.int64), () if _counts(known) else tuple(f"{number:g}" for number in known)
     if labels.dtype.kind not in "fiub" or not ((labels >= 0) & (labels < 2**31) & (np.floor(labels) == labels)).all():
-        raise DataError(f"{path}: expected labels 0, 1, 2, … (or words), got {labels.dtype} such as {labels[0]}")
+        raise DataError(
+            f"{path}: expected labels 0, 1, 2, … (or words), got {labels.dtype} such as {labels[0]}; "
+            "is the target a regressor? Then say --values real"
+        )
     return labels.astype(np.int64), names
 
 
-def _check_classes(labels: Labels | None, names: tuple[str, ...], classes: int | None, path: Path) -> None:
+def _counts(known: "np.ndarray[Any, Any]") -> bool:
+    return np.array_equal(known, np.arange(len(known)))
+
+
+def _real_labels(labels: "np.ndarray[Any, Any]", path: Path | str) -> NDArray[np.float64]:
+    if labels.dtype.kind not in "fiub" or not np.isfinite(labels).all():
+        raise DataError(f"{path}: the target predicts numbers; expected finite numbers to predict, got {labels.dtype}")
+    return labels.astype(np.float64)
+
+
+def _check_classes(labels: Labels | None, names: tuple[str, ...], classes: int | None, path: Path | str) -> None:
     # A single output tells two classes apart.
     known = None if classes is None else max(classes, 2)
     if known is not None and labels is not None and labels.max() >= known:

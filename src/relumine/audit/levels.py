@@ -105,6 +105,8 @@ class Integrated:
 
 
 def _label(oracle: Oracle, _: Setting) -> Oracle | None:
+    if oracle.offer.values == "real":
+        return None
     return oracle if oracle.offer.values == "label" and oracle.offer.gradients == "none" else LabelOnly(oracle)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
-from relumine.audit.data import AuditData
+from relumine.audit.data import AuditData, Labels
 from relumine.audit.parameters import recovered_share, true_network
 from relumine.audit.result import CloneMeasures
 from relumine.audit.transfer import transfer
@@ -70,6 +70,13 @@ class Compared:
         with np.errstate(invalid="ignore"):
             return float((known & (np.abs(guesses - self.values) <= allowed).all(axis=1)).mean())
 
+    def explained(self, guesses: Array) -> float | None:
+        """R²: the share of the target's variance that these answers explain; None where the target gives classes."""
+        if self.classes is not None or not np.isfinite(guesses).all():
+            return None
+        variance = float(self.values.var(axis=0).sum())
+        return 1 - float(((guesses - self.values) ** 2).mean(axis=0).sum()) / variance if variance else None
+
     def gap(self, guesses: Array, kind: str) -> float:
         """The largest difference, relative to the target's largest value; in the coarser of the two kinds."""
         known = np.isfinite(guesses).all(axis=1)
@@ -90,7 +97,7 @@ class Reference:
 
     test: Compared
     gaussian: Compared
-    labels: NDArray[np.int64] | None
+    labels: Labels | None
     truth: Network | None
 
     @property
@@ -179,6 +186,7 @@ def clone_measures(
         worst_gap=reference.test.gap(guesses, kind),
         transfer=None if clone is None else _transfer(clone, target, reference, test, rng),
         parameters_recovered=_parameters(clone, reference),
+        r2=reference.test.explained(guesses),
     )
 
 
@@ -211,12 +219,12 @@ def _kind_of(clone: Clone | None, offer: Offer) -> str:
 
 
 def classes_of(values: Array, kind: str) -> Classes | None:
-    """n: the class that each row of values says; None for a single real number, which tells no classes apart."""
+    """n: the class that each row of values says; None for real numbers, which tell no classes apart."""
+    if kind == "real":
+        return None
     if values.shape[1] > 1:
         largest: Classes = values.argmax(axis=1)
         return largest
-    if kind == "real":
-        return None
     return (values[:, 0] > _EVEN.get(kind, 0.5)).astype(np.intp)
 
 

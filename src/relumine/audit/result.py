@@ -95,6 +95,9 @@ class CloneMeasures:
     transfer:             share of the adversarial examples fooling the clone that fool the target too; None where
                           fewer than ten could be made
     parameters_recovered: share of the target's parameters recovered to 1e-6 relative; None where it cannot be known
+    r2:                   of a regression, the share of the target's variance that the clone explains; else None
+
+    Of a regression, agreement is the share of test inputs on which both are close (``measures.CLOSE``).
     """
 
     agreement: float
@@ -104,6 +107,7 @@ class CloneMeasures:
     worst_gap: float
     transfer: float | None
     parameters_recovered: float | None
+    r2: float | None = None
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,7 @@ class Point:
     accuracy: Spread | None = None
     transfer: Spread | None = None
     parameters_recovered: Spread | None = None
+    r2: Spread | None = None
 
 
 @dataclass(frozen=True)
@@ -323,6 +328,11 @@ class About:
     pool: int | None = None
     majority: float | None = None
     target_accuracy: float | None = None
+
+    @property
+    def regression(self) -> bool:
+        """Whether the target predicts numbers, not classes."""
+        return self.values == "real"
 
 
 @dataclass(frozen=True)

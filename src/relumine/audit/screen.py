@@ -76,6 +76,7 @@ def _table(curves: tuple[Curve, ...]) -> Table:
         best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
         figures = [_need(curve.need(milestone)) for milestone in _MILESTONES]
         agreement = "" if best is None else f"{best.agreement.mean:.1%}"
+        agreement += f", R² {best.r2.mean:.3f}" if best is not None and best.r2 is not None else ""
         colour = _COLOURS[curve.status]
         attack = f"[{colour}]{escape(best.attack if best else curve.status)}[/]"
         table.add_row(escape(curve.name), *figures, agreement, attack)

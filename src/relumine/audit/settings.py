@@ -21,7 +21,7 @@ EngineName = Literal["local", "ray"]
 StudentName = Literal["two_layer", "conv"]
 
 # What decides the outcome of a case; the rest decides which cases are run and what is said about them.
-_OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint")
+_OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint", "label_column")
 # Of an endpoint, how fast it is asked changes nothing.
 _PACES = ("rate", "concurrency", "timeout", "authorized_by")
 
@@ -33,6 +33,7 @@ class AuditSettings:
     target, input_shape, values, gradients, factory, endpoint: as of ``load_target``; without a target the network of
                         ``audit.default`` is audited
     data:               inputs of the owner's, as ``audit.data`` reads them; None asks at Gaussian inputs
+    label_column:       of a table of data, the column of the labels
     budget:             queries of the largest case
     seeds:              how often each case is run, with different randomness
     levels:             names of LEVELS; all that the target can give if empty
@@ -50,6 +51,7 @@ class AuditSettings:
     factory: str | None = None
     endpoint: EndpointOptions = field(default_factory=EndpointOptions)
     data: str | None = None
+    label_column: str | None = None
     budget: int = 1000
     seeds: int = 3
     levels: tuple[str, ...] = ()

@@ -84,16 +84,18 @@ class Subject:
 def subject_of(settings: AuditSettings) -> Subject:
     """The target and its data, loaded once per process."""
     oracle = settings.oracle()
-    pool, test = _halves(settings.data, oracle.offer)
+    pool, test = _halves(settings, oracle.offer)
     return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))))
 
 
-def _halves(data: str | None, offer: Offer) -> Halves:
+def _halves(settings: AuditSettings, offer: Offer) -> Halves:
+    data, real = settings.data, offer.values == "real"
     if data is None:
         return gaussian_data(offer).halves()
     if data in _OF_THE_ZOO and not Path(data).exists():
         return _halves_of_the_zoo(data, offer)
-    return load_data(data, offer.inputs, offer.outputs).halves()
+    column = settings.label_column
+    return load_data(data, offer.inputs, offer.outputs, label_column=column, real=real).halves()
 
 
 def _halves_of_the_zoo(name: str, offer: Offer) -> Halves:

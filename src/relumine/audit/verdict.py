@@ -158,7 +158,7 @@ def _of_constancy(about: About) -> str:
 
 def _constant_guess(about: About) -> str:
     share = per_cent(about.majority or 0)
-    if _regression(about):
+    if about.regression:
         return f"one constant number agrees with the model on {share} of the {_inputs(about)}"
     return f"the model puts {share} of the {_inputs(about)} in one class"
 
@@ -193,10 +193,10 @@ def _of_data(about: About) -> str:
 
 
 def _of_regression(about: About) -> str:
-    if not _regression(about):
+    if not about.regression:
         return ""
     return (
-        f"The model answers a number, not a class: a copy agrees where it is within {per_cent(CLOSE)} of the standard "
+        f"The model answers numbers, not classes: a copy agrees where it is within {per_cent(CLOSE)} of the standard "
         "deviation of the model's answers."
     )
 
@@ -342,12 +342,8 @@ def _runs(need: Need, about: About) -> str:
     return f"in {seeds} of {about.seeds} runs"
 
 
-def _regression(about: About) -> bool:
-    return about.outputs == 1 and about.values == "real"
-
-
 def _agrees(about: About) -> str:
-    return "comes close to it" if _regression(about) else "gives the same class"
+    return "comes close to it" if about.regression else "gives the same class"
 
 
 def _inputs(about: About) -> str:
@@ -357,7 +353,7 @@ def _inputs(about: About) -> str:
 def _beside_guessing(best: float, about: About) -> str:
     if about.majority is None:
         return ""
-    guess = "the best constant answer" if _regression(about) else "always answering the most frequent class"
+    guess = "the best constant answer" if about.regression else "always answering the most frequent class"
     share = per_cent(about.majority)
     return f", {guess} on {share}" if best > about.majority else f", which is no better than {guess} ({share})"
 

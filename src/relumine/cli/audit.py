@@ -36,8 +36,12 @@ def audit(
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Inputs like those of its users: .npz, a folder of images, IDX files, or digits, mnist, cifar10.",
+            help="Inputs like those of its users: .npz, .npy, .csv, .parquet, a folder of images, IDX files, or "
+            "digits, mnist, cifar10.",
         ),
+    ] = None,
+    label_column: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Column of the labels in a .csv or .parquet file.")
     ] = None,
     budget: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Queries of the largest attack; 1,000 if not given.")

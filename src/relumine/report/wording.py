@@ -118,9 +118,8 @@ def duration(seconds: float) -> str:
 
 
 def agrees(about: About) -> str:
-    """What a clone does that agrees with the target; a single number cannot be the same class."""
-    regression = about.outputs == 1 and about.values == "real"
-    return "comes close to the target" if regression else "gives the target's class"
+    """What a clone does that agrees with the target; numbers cannot be the same class."""
+    return "comes close to the target" if about.regression else "gives the target's class"
 
 
 def plural(number: int, one: str, many: str = "") -> str:
