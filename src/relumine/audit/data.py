@@ -136,7 +136,7 @@ def load_data(
     label_column: str | None = None,
     real: bool = False,
 ) -> AuditData:
-    """The inputs in ``path`` for a target that takes ``shape``; it tells ``classes`` apart, or predicts ``real`` numbers.
+    """The inputs in ``path`` for a target of this ``shape`` that tells ``classes`` apart, or predicts ``real`` numbers.
 
     .npz:             ``inputs`` (n×shape, n×d, or channels last) and, if known, ``labels`` and ``class_names``
     .npy:             the inputs alone
