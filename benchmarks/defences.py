@@ -173,7 +173,16 @@ class Bench:
         known = knowledge_of(level, parse(words) if words else None, self.deviation)
         taught = [asked.rows.tobytes(), asked.answer.values.tobytes()]
         taught += [asked.answer.jacobians.tobytes()] if maps else []
-        said = repr((attack.key.name, oracle.offer.values, oracle.offer.gradients, known.shown(), known.explanation()))
+        said = repr(
+            (
+                attack.key.name,
+                oracle.offer.values,
+                oracle.offer.gradients,
+                known.maps,
+                known.distorted,
+                known.explanation(),
+            )
+        )
         return hashlib.sha256(b"".join([*taught, said.encode()])).hexdigest()
 
     def measures(self, clone: Clone | None) -> Row:

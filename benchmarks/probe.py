@@ -97,11 +97,11 @@ def cases(seed: int) -> Iterator[tuple[str, nn.Sequential, bool, Shown, str]]:
 
 def gap(findings: rl.Findings, oracle: rl.Oracle, module: nn.Sequential, shown: Shown) -> float | None:
     """How far the adapter's gradients are from the target's own."""
-    if findings.recipe is None:
+    if findings.maps is None:
         return None
     ending = [nn.Softmax(dim=1)] if shown.values == "probabilities" else []
     truth = rl.TorchOracle(nn.Sequential(*module, *ending), inputs_of(module), values=shown.values)
-    factor = FAR[findings.offer.dtype] if findings.recipe.startswith("smoothed") else 1.0
+    factor = FAR[findings.offer.dtype] if findings.maps.smoothing else 1.0
     size = 1.0 if shown.values == "logits" else 0.1 / factor
     points = size * np.random.default_rng(77).standard_normal((7, inputs_of(module)))
     points = points.astype(np.float32).astype(np.float64)

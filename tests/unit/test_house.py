@@ -22,7 +22,7 @@ ARROWS = {
     "errors": set(),
     "oracle": {"oracle", "errors"},
     "explain": {"explain", "oracle", "errors"},
-    "defend": {"defend", "oracle", "errors"},
+    "defend": {"defend", "explain", "oracle", "errors"},
     "reconstruct": {"reconstruct", "explain", "oracle", "errors"},
     "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors"},
     "jobs": {"jobs", "errors"},

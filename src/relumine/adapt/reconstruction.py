@@ -6,6 +6,7 @@ import numpy as np
 
 from relumine.adapt.recipes import adapted, restored
 from relumine.adapt.with_offer import WithOffer
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Offer
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
@@ -15,26 +16,26 @@ from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_poi
 def reconstruct_behind(
     asker: Reconstructor,
     meter: Metered,
-    recipe: str | None,
+    maps: MapKind | None,
     *,
     offer: Offer | None = None,
     one_by_one: bool = False,
     rng: int | np.random.Generator | None = None,
 ) -> Reconstruction:
-    """What ``asker`` finds of a target whose explanations are what ``recipe`` says (None: of no use).
+    """What ``asker`` finds of a target whose explanations are maps of this kind (None: of no use).
 
     offer, one_by_one: as a preflight found them. ``spent`` is everything that the meter counted, a preflight included.
     """
     offer = offer or meter.offer
-    offer = replace(offer, gradients="none") if recipe is None else offer
-    if recipe in ("gradient", None) and offer == meter.offer and not one_by_one:
+    offer = replace(offer, gradients="none") if maps is None else offer
+    if maps in (GRADIENT, None) and offer == meter.offer and not one_by_one:
         before, result = meter.spent, asker(meter, rng)
         return replace(result, spent=before.then(result.spent))
     told = WithOffer(meter, offer, one_by_one=one_by_one)
     with meter.phase("behind the adapter"):
-        result = asker(told if recipe is None else adapted(told, recipe), rng)
-    if recipe is not None and recipe.startswith("smoothed") and result.clone is not None:
-        result = _verified(replace(result, clone=restored(result.clone, recipe, offer.dtype)), meter, rng)
+        result = asker(told if maps is None else adapted(told, maps), rng)
+    if maps is not None and maps.smoothing is not None and result.clone is not None:
+        result = _verified(replace(result, clone=restored(result.clone, maps, offer.dtype)), meter, rng)
     return replace(result, spent=meter.spent)
 
 

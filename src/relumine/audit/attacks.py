@@ -20,6 +20,7 @@ from relumine.audit.result import AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
 from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
@@ -96,6 +97,7 @@ def attacks_for(
     offer: Offer,
     chain: Chain | None = None,
     deviation: float = 1.0,
+    maps: MapKind = GRADIENT,
     *,
     shape: tuple[int, ...] | None = None,
 ) -> tuple[Attack, ...]:
@@ -103,9 +105,10 @@ def attacks_for(
 
     offer:     of the defended oracle
     deviation: the data's, which is the noise of the level "smoothgrad"
+    maps:      what the target itself shows
     shape:     of one input, where the offer's is flat and the data's is not
     """
-    known = knowledge_of(level, chain, deviation)
+    known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
     learned = _learned_attacks(offer, known, shape or offer.inputs, defended=chain is not None)
     return (*_exact_attacks(offer, known), *learned)
 
@@ -121,18 +124,18 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
         ways = [*_ways(known)]
         about = _sentence("exact reconstruction from gradients", ways)
         yield Attack(AttackKey("exact", adapted=bool(ways)), about, _from_gradients(known))
-    better = not through or known.recipe != "gradient" or known.coarse
+    better = not through or known.maps != GRADIENT or known.coarse
     if (known.true_values and better) or (known.rounded and not through):
-        ways = [*_ways(replace(known, recipe="gradient", noise=0.0))]
+        ways = [*_ways(replace(known, maps=GRADIENT, noise=0.0))]
         about = _sentence("exact reconstruction from values alone", ways)
         yield Attack(AttackKey("exact", "values"), about, _from_values(known))
 
 
 def _explains(offer: Offer, known: Knowledge) -> bool:
     """Whether gradients can be made of what is shown."""
-    if offer.gradients == "none" or known.recipe is None:
+    if offer.gradients == "none" or not known.adaptable:
         return False
-    if known.smoothing is not None and (offer.box or known.reach or offer.values == "probabilities"):
+    if known.maps.smoothing is not None and (offer.box or known.reach or offer.values == "probabilities"):
         return False  # there is no way out to where smoothing does not matter
     # One gradient of several probabilities gives no logit's gradient.
     return offer.gradient_rows == offer.outputs or offer.values != "probabilities" or offer.outputs == 2
@@ -140,8 +143,8 @@ def _explains(offer: Offer, known: Knowledge) -> bool:
 
 def _ways(known: Knowledge) -> Iterator[str]:
     """How an exact reconstruction gets past the defences."""
-    if known.recipe != "gradient":
-        yield f"maps are made gradients again, knowing that they are {known.recipe}"
+    if known.maps != GRADIENT:
+        yield f"maps are made gradients again, knowing that they are {known.maps}"
     if known.noise and known.consistent:
         yield "neighbours of each input are averaged"
     elif known.noise:
@@ -158,11 +161,11 @@ def _sentence(what: str, ways: Sequence[str]) -> str:
 
 def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
     # Several layers cannot be told apart in answers with few digits, and smoothing leaves few.
-    few = known.coarse or known.smoothing is not None
+    few = known.coarse or known.maps.smoothing is not None
     asker: Reconstructor = _InTurn((Linear(), TwoLayer(limit=_LIMIT))) if few else Auto()
 
     def method(at: Situation) -> Reconstruction:
-        return _behind(asker, at, known, known.recipe)
+        return _behind(asker, at, known, known.maps)
 
     return method
 
@@ -189,9 +192,9 @@ class _InTurn:
         return result
 
 
-def _behind(asker: Reconstructor, at: Situation, known: Knowledge, recipe: str | None) -> Reconstruction:
+def _behind(asker: Reconstructor, at: Situation, known: Knowledge, maps: MapKind | None) -> Reconstruction:
     """What ``asker`` finds, asking in a way that the defences answer, of explanations made gradients again."""
-    return reconstruct_behind(asker, metered(_way_in(at, known, through=recipe is not None)), recipe, rng=at.rng)
+    return reconstruct_behind(asker, metered(_way_in(at, known, through=maps is not None)), maps, rng=at.rng)
 
 
 def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
@@ -286,7 +289,8 @@ def _student_of(
         len(asked.rows),
         loss=loss,
         explanation=explanation,
-        shown=known.shown(),
+        shown=known.maps,
+        distorted=known.distorted,
         steps=_up_to(_STEPS, offer),
         batch=_BATCH,
         learning_rate=_RATE,

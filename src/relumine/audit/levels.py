@@ -11,6 +11,7 @@ from scipy.special import expit, softmax
 
 from relumine.defend import LabelOnly, SmoothGradDefence, TopClass
 from relumine.errors import MisuseError
+from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
 
 # The paper's appendix: the mean of so many noisy gradients, the noise as large as the data's standard deviation.
@@ -38,6 +39,7 @@ class Level:
     baseline: the level that shows the same values and no explanation; "" if this shows none itself
     view:     the target seen at this level; None where its offer cannot give that
     derived:  whether the view asks the target more than it is asked, so that it is for targets on this machine
+    shows:    what its maps are, of a target whose own maps are of a kind
     """
 
     name: str
@@ -45,6 +47,7 @@ class Level:
     baseline: str
     view: Callable[[Oracle, Setting], Oracle | None]
     derived: bool = False
+    shows: Callable[[MapKind], MapKind] = lambda maps: maps
 
     def of(self, oracle: Oracle, setting: Setting | None = None) -> Oracle | None:
         """The target seen at this level, or None where that cannot be."""
@@ -144,6 +147,15 @@ def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:
 # The values that come with explanations are the target's own: baselines are resolved among what it offers.
 _OWN_VALUES = "logits"
 
+
+def _smoothed(maps: MapKind) -> MapKind:
+    return replace(maps, smoothing=Smoothing(samples=SMOOTHGRAD_SAMPLES))
+
+
+def _along_a_path(maps: MapKind) -> MapKind:
+    return replace(maps, path=True, times_input=True)
+
+
 LEVELS: dict[str, Level] = {
     level.name: level
     for level in (
@@ -153,8 +165,15 @@ LEVELS: dict[str, Level] = {
         Level("values", "values", "", _values),
         Level("top-gradient", "gradient of the top class", _OWN_VALUES, _top_gradient),
         Level("gradients", "gradients of all classes", _OWN_VALUES, _gradients),
-        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True),
-        Level("integrated-gradients", "integrated gradients", _OWN_VALUES, _integrated_gradients, derived=True),
+        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True, shows=_smoothed),
+        Level(
+            "integrated-gradients",
+            "integrated gradients",
+            _OWN_VALUES,
+            _integrated_gradients,
+            derived=True,
+            shows=_along_a_path,
+        ),
     )
 }
 

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from relumine.audit.attacks import attacks_for
 from relumine.audit.gate import allowed, parse_condition
+from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import Level, Setting, levels_of
 from relumine.audit.result import AttackKey, Case, Record
-from relumine.audit.served import attacks_at, explanation_of
 from relumine.audit.settings import AuditSettings
 from relumine.defend import parse
 from relumine.errors import MisuseError
@@ -120,7 +121,7 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
         offer = (shown if chain is None else chain(shown)).offer
     except MisuseError:
         return None
-    attacks = attacks_at(level.name, offer, chain, setting.deviation, explanation_of(oracle))
+    attacks = attacks_for(level.name, offer, chain, setting.deviation, maps_of(oracle))
     exact = tuple(attack.key for attack in attacks if attack.key.kind == "exact")
     learned = tuple(attack.key for attack in attacks if attack.key.kind == "student")
     # Of the kind of student that was asked for; all where none is of that kind, or nothing was said.

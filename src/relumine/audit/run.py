@@ -13,10 +13,10 @@ import numpy as np
 
 from relumine.audit.curves import curves_of, seen_at
 from relumine.audit.gate import judge, parse_condition
+from relumine.audit.knowledge import unknown_maps
 from relumine.audit.measures import Reference, reference_of
 from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
-from relumine.audit.served import explanation_of, warning_about
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
 from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, subject_of, usefulness_of
@@ -84,7 +84,7 @@ def run_audit(
         stopped, useful = run.run()
         about = _about(target, subject, command, started, run.seconds_before + time.monotonic() - clock)
         result = _result(about, settings, lines, run.finished, stopped, useful)
-        if warning := warning_about(explanation_of(subject.oracle)):
+        if warning := unknown_maps(subject.oracle):
             result = replace(result, warnings=(warning, *result.warnings))
         store.note("result", result.to_json())
     return result

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from relumine.audit.attacks import Attack
+from relumine.audit.attacks import Attack, attacks_for
 from relumine.audit.data import AuditData, Halves, gaussian_data, load_data
+from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.measures import clone_measures
 from relumine.audit.pictures import gallery_of, unit_pairs_of
 from relumine.audit.result import Case, Record, Usefulness
-from relumine.audit.served import attacks_at, explanation_of
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import Finished
 from relumine.audit.usefulness import usefulness
@@ -142,7 +142,7 @@ def _shown(case: Case, subject: Subject, oracle: Oracle, chain: Chain | None) ->
 
 
 def _attack(case: Case, offer: Offer, chain: Chain | None, subject: Subject) -> Attack:
-    attacks = attacks_at(case.level, offer, chain, subject.deviation, explanation_of(subject.oracle))
+    attacks = attacks_for(case.level, offer, chain, subject.deviation, maps_of(subject.oracle))
     attack = next((attack for attack in attacks if attack.key.name == case.attack), None)
     if attack is None:
         raise MisuseError(f"attack {case.attack!r}: expected one of {', '.join(one.key.name for one in attacks)}")

@@ -67,6 +67,7 @@ def reconstruct(
         from relumine.adapt.reconstruction import reconstruct_behind
         from relumine.console import Watch, about_endpoint, show
         from relumine.endpoints import EndpointOptions
+        from relumine.explain.map_kind import map_kind
         from relumine.oracle.http.oracle import HttpOracle
         from relumine.oracle.metering.metered import Metered
         from relumine.probe.preflight import Probe
@@ -102,11 +103,11 @@ def reconstruct(
                 found = Probe()(meter, rng=seed)
                 show_findings(screen, found)
                 result = reconstruct_behind(
-                    asker, meter, found.recipe, offer=found.offer, one_by_one=found.one_by_one, rng=seed
+                    asker, meter, found.maps, offer=found.offer, one_by_one=found.one_by_one, rng=seed
                 )
             else:
-                recipe = "gradient" if remote is None else remote.endpoint.explanation
-                result = reconstruct_behind(asker, meter, recipe, rng=seed)
+                maps = map_kind("gradient" if remote is None else remote.endpoint.explanation)
+                result = reconstruct_behind(asker, meter, maps, rng=seed)
         show(Console(), result, time.monotonic() - started, about_endpoint(remote) if remote else [])
         _write_clones(result, output or [])
 

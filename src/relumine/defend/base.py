@@ -3,16 +3,18 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from relumine.errors import MisuseError
+from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs
 
 # What a defence changes, where it can be chosen.
 Of = Literal["both", "values", "gradients"]
 Rng = int | np.random.Generator | None
+Settings = Mapping[str, Any]
 
 _WHAT = {"both": "values and gradients", "values": "values", "gradients": "gradients"}
 
@@ -26,12 +28,14 @@ class Defended(ABC):
 
     oracle:    the oracle behind the defence
     sentence:  what is changed, for a report; {name} stands for a setting, {what} for what ``of`` chooses
+    leaves:    what it makes of maps, as fields of ``MapKind``
     remembers: whether an answer depends on what was asked before
     """
 
     oracle: Oracle
 
     sentence: ClassVar[str]
+    leaves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[bool] = False
 
     @property
@@ -45,11 +49,21 @@ class Defended(ABC):
         return self.says({field.name: getattr(self, field.name) for field in fields(self)})
 
     @classmethod
-    def says(cls, settings: Mapping[str, object]) -> str:
+    def says(cls, settings: Settings) -> str:
         """The sentence for these settings; those not given have their defaults."""
-        defaults = {field.name: field.default for field in fields(cls) if field.default is not MISSING}
-        known = defaults | dict(settings)
+        known = cls.completed(settings)
         return cls.sentence.format(what=_WHAT[str(known.get("of", "both"))], **known)
+
+    @classmethod
+    def completed(cls, settings: Settings) -> dict[str, Any]:
+        """These settings, and the defaults of those not given."""
+        return {field.name: field.default for field in fields(cls) if field.default is not MISSING} | dict(settings)
+
+    @classmethod
+    def maps_after(cls, maps: MapKind, settings: Settings) -> MapKind:
+        """What maps of a kind are behind it."""
+        changed: dict[str, Any] = dict.fromkeys(cls.leaves, True)
+        return replace(maps, **changed)
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         offer = self.offer

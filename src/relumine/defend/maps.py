@@ -5,7 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from relumine.defend.base import Defended
+from relumine.defend.base import Defended, Settings
+from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Array, Offer
 
 
@@ -22,6 +23,7 @@ class TopFeatures(OfMaps):
     """Keeps the ``k`` coordinates of each gradient that are largest in magnitude; of equal ones the first."""
 
     sentence = "Shows the {k} largest coordinates of each gradient, and 0 for the others."
+    leaves = ("masked",)
 
     k: int
 
@@ -41,6 +43,7 @@ class SignOnly(OfMaps):
     """Shows −1, 0 or 1."""
 
     sentence = "Shows of each gradient coordinate its sign only."
+    leaves = ("signs",)
 
     def _shown_maps(self, maps: Array, values: Array) -> Array:
         return np.sign(maps)
@@ -51,6 +54,7 @@ class MagnitudeOnly(OfMaps):
     """Shows |∇f|, as many saliency maps do."""
 
     sentence = "Shows of each gradient coordinate its magnitude only."
+    leaves = ("magnitudes",)
 
     def _shown_maps(self, maps: Array, values: Array) -> Array:
         return np.abs(maps)
@@ -61,6 +65,7 @@ class MaxNormalised(OfMaps):
     """Divides each gradient by its largest magnitude, as one does before drawing it; 0 stays 0."""
 
     sentence = "Divides each gradient by its largest magnitude, so that its scale is lost."
+    leaves = ("scaled",)
 
     def _shown_maps(self, maps: Array, values: Array) -> Array:
         return _normalised(maps)
@@ -75,6 +80,7 @@ class HeatMap(OfMaps):
     """
 
     sentence = "Shows each gradient as a picture of {bits} bits per pixel ({shows}, scaled by its largest)."
+    leaves = ("scaled", "quantised")
 
     bits: int = 8
     shows: Literal["magnitude", "signed"] = "magnitude"
@@ -82,6 +88,13 @@ class HeatMap(OfMaps):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(1 < self.bits <= 16, "2 to 16 bits", self.bits)
+
+    @classmethod
+    def maps_after(cls, maps: MapKind, settings: Settings) -> MapKind:
+        """Magnitudes, if a picture shows these."""
+        return super().maps_after(
+            replace(maps, magnitudes=maps.magnitudes or settings["shows"] == "magnitude"), settings
+        )
 
     def _shown_maps(self, maps: Array, values: Array) -> Array:
         steps = 2**self.bits - 1 if self.shows == "magnitude" else 2 ** (self.bits - 1) - 1

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from relumine.defend.base import Defended, Of, Rng, as_distribution
+from relumine.defend.base import Defended, Of, Rng, Settings, as_distribution
+from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, DType, Offer, joined
 from relumine.oracle.metering.metered import Metered, Spent, metered
 
@@ -133,6 +134,11 @@ class SmoothGradDefence(Defended):
     def spent(self) -> Spent:
         """What the oracle inside was asked."""
         return self._meter.spent
+
+    @classmethod
+    def maps_after(cls, maps: MapKind, settings: Settings) -> MapKind:
+        """A mean around the input."""
+        return replace(maps, smoothing=Smoothing(float(settings["sigma"]), int(settings["samples"])))
 
     def _offered(self, offer: Offer) -> Offer:
         return replace(offer, random=offer.random or self.repeat == "fresh")

@@ -1,5 +1,6 @@
 """What an endpoint answers: gradients and what explainers make of them."""
 
+from relumine.explain.map_kind import MapKind as MapKind
 from relumine.explain.methods import AbsoluteGradient as AbsoluteGradient
 from relumine.explain.methods import Classes as Classes
 from relumine.explain.methods import Cost as Cost

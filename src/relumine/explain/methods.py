@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from relumine.errors import BadAnswerError, MisuseError
+from relumine.explain.map_kind import GRADIENT, MapKind, Smoothing
 from relumine.oracle.base import Offer
 
 if TYPE_CHECKING:
@@ -55,6 +56,11 @@ class Explanation(ABC):
 
     random: ClassVar[bool] = False
     linear: ClassVar[bool] = True
+
+    @property
+    def kind(self) -> MapKind:
+        """What its maps are, where adapters and attacks know a kind for them."""
+        return GRADIENT
 
     @property
     def gradients_per_map(self) -> int:
@@ -137,6 +143,11 @@ class AbsoluteGradient(Gradient):
 
     linear: ClassVar[bool] = False
 
+    @property
+    def kind(self) -> MapKind:
+        """Magnitudes."""
+        return MapKind(magnitudes=True)
+
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         return gradients.abs()
 
@@ -144,6 +155,11 @@ class AbsoluteGradient(Gradient):
 @dataclass(frozen=True)
 class InputTimesGradient(Gradient):
     """x ⊙ ∇f(x) (Captum: InputXGradient)."""
+
+    @property
+    def kind(self) -> MapKind:
+        """Times the input."""
+        return MapKind(times_input=True)
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         return inputs.detach().unsqueeze(1) * gradients
@@ -196,6 +212,11 @@ class SmoothGrad(_GradientSum):
         _require_count("SmoothGrad.samples", self.samples)
 
     @property
+    def kind(self) -> MapKind:
+        """A mean around the input."""
+        return MapKind(Smoothing(self.sigma, self.samples))
+
+    @property
     def gradients_per_map(self) -> int:
         """N."""
         return self.samples
@@ -229,6 +250,11 @@ class IntegratedGradients(_GradientSum):
             raise MisuseError(f"IntegratedGradients.baseline: expected a finite number, got {self.baseline}")
 
     @property
+    def kind(self) -> MapKind:
+        """A mean along a path, times the input."""
+        return MapKind(path=True, times_input=True)
+
+    @property
     def gradients_per_map(self) -> int:
         """One per step of the quadrature."""
         return self.steps
@@ -242,6 +268,19 @@ class IntegratedGradients(_GradientSum):
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         return (inputs - self.baseline).unsqueeze(1) * gradients
+
+
+def explanation_of(kind: MapKind, *, samples: int | None = None, steps: int = 50) -> Explanation:
+    """The explanation that shows maps of a kind, or what such maps are made of; ``samples``: at most, of SmoothGrad."""
+    if kind.path:
+        return IntegratedGradients(steps)
+    if kind.smoothing is not None:
+        if kind.smoothing.sigma is None:
+            raise MisuseError("SmoothGrad: expected the standard deviation of its noise, which nobody says")
+        return SmoothGrad(kind.smoothing.sigma, min(kind.smoothing.samples, samples or kind.smoothing.samples))
+    if kind.times_input:
+        return InputTimesGradient()
+    return AbsoluteGradient() if kind == MapKind(magnitudes=True) else Gradient()
 
 
 def outputs(module: "torch.nn.Module", inputs: "Tensor", of: Of) -> "Tensor":

@@ -5,6 +5,7 @@ from typing import Any
 
 from relumine.adapt.recipes import adapted, restored
 from relumine.adapt.with_offer import WithOffer
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.metered import Spent
 from relumine.reconstruct.result import Clone
@@ -17,7 +18,7 @@ class Findings:
     offer:         the offer, corrected by what was seen: values, dtype, of which outputs explanations are
     decimals:      the answers are rounded to this many decimals; None if they are not
     kind:          what the explanations are, in words
-    recipe:        how gradients are made of them (a name that ``adapted`` knows); None if that cannot be done
+    maps:          what they are, if gradients can be made of them (``adapted``); None if that cannot be done
     lost:          what cannot be known from these explanations, and what to do instead; empty if nothing
     signed:        whether explanations have both signs
     proportional:  whether they are the input times something (÷x); None if that could not be tested
@@ -32,7 +33,7 @@ class Findings:
     offer: Offer
     decimals: int | None
     kind: str
-    recipe: str | None
+    maps: MapKind | None
     lost: str
     signed: bool | None
     proportional: bool | None
@@ -44,19 +45,25 @@ class Findings:
     spent: Spent
     remarks: tuple[str, ...] = ()
 
+    @property
+    def recipe(self) -> str | None:
+        """The word for the maps, as files write it; None if no gradients can be made of them."""
+        return None if self.maps is None else self.maps.word
+
     def adapt(self, oracle: Oracle) -> Oracle:
         """The oracle with gradients where they can be had, and with values alone where they cannot."""
-        offer = self.offer if self.recipe is not None else replace(self.offer, gradients="none")
+        offer = self.offer if self.maps is not None else replace(self.offer, gradients="none")
         told = WithOffer(oracle, offer, one_by_one=self.one_by_one)
-        return told if self.recipe is None else adapted(told, self.recipe)
+        return told if self.maps is None else adapted(told, self.maps)
 
     def restored(self, clone: Clone) -> Clone:
         """The target's own clone, of a clone that ``adapt``'s oracle led to."""
-        return restored(clone, self.recipe or "gradient", self.offer.dtype)
+        return restored(clone, self.maps or GRADIENT, self.offer.dtype)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON."""
         offer = {name: value for name, value in asdict(self.offer).items() if value is not None}
-        found = {name: value for name, value in vars(self).items() if name not in ("offer", "spent")}
+        found = {name: value for name, value in vars(self).items() if name not in ("offer", "maps", "spent")}
+        found["recipe"] = self.recipe
         spent = {"value_queries": self.spent.value_queries, "gradient_queries": self.spent.gradient_queries}
         return {"offer": offer, **found, "spent": spent}

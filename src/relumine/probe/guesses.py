@@ -1,16 +1,18 @@
 """Guesses at what explanations are: each predicts the slopes of the values, or does not.
 
-Random directions leave no room for chance: a wrong guess misses by far. Before a recipe is believed, the adapter that
-it names is asked for gradients, and those must predict the slopes too.
+Random directions leave no room for chance: a wrong guess misses by far. Before a guess is believed, the adapter for it
+is asked for gradients, and those must predict the slopes too.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from relumine.adapt.recipes import FAR, adapted
 from relumine.adapt.with_offer import WithOffer
 from relumine.errors import BadAnswerError
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Array
 from relumine.probe.attributions import is_ablation, largest_coordinates
 from relumine.probe.known import Known
@@ -19,44 +21,44 @@ from relumine.probe.slopes import Slopes, measured_slopes, predict
 # Below this an ablation does not pass for input × gradient.
 _FINE = 1e-4
 
-# By recipe: what maps at points x would be gradients after.
-_SIGNED: dict[str, Callable[[Array, Array], Array]] = {
-    "gradient": lambda x, maps: maps,
-    "input-times-gradient": lambda x, maps: maps / np.where(x == 0, np.inf, x),
+# What maps of a kind, at points x, would be gradients after.
+_SIGNED: dict[MapKind, Callable[[Array, Array], Array]] = {
+    GRADIENT: lambda x, maps: maps,
+    MapKind(times_input=True): lambda x, maps: maps / np.where(x == 0, np.inf, x),
 }
 
 
-def guessed_recipe(known: Known, measured: Slopes, values: Array, maps: Array) -> str | None:
+def guessed_kind(known: Known, measured: Slopes, values: Array, maps: Array) -> MapKind | None:
     """The guess that predicts the slopes; of which outputs maps are is noted in the offer."""
-    guesses = {recipe: gradient(measured.points[:, None, :], maps) for recipe, gradient in _SIGNED.items()}
-    for recipe, gradients in guesses.items():
+    guesses = {kind: gradient(measured.points[:, None, :], maps) for kind, gradient in _SIGNED.items()}
+    for kind, gradients in guesses.items():
         if predict(known, measured, values, gradients):
-            return None if _may_be_ablation(known, recipe, measured, values, maps) else recipe
-    for recipe, gradients in guesses.items():
+            return None if _may_be_ablation(known, kind, measured, values, maps) else kind
+    for kind, gradients in guesses.items():
         if _has_constant_norm(maps) and predict(known, measured, values, gradients, scaled=True):
-            return "normalised" if recipe == "gradient" else f"normalised-{recipe}"
+            return replace(kind, scaled=True)
     return _magnitudes(known, measured, values, maps) if maps.min() >= 0 else None
 
 
-def is_confirmed(known: Known, measured: Slopes, values: Array, recipe: str) -> bool:
+def is_confirmed(known: Known, measured: Slopes, values: Array, kind: MapKind) -> bool:
     """Whether the adapter's own gradients predict the slopes: nothing is used that has not been seen to work."""
     points, directions, slopes, tolerance = measured
     try:
-        oracle = adapted(WithOffer(known.meter, known.offer, one_by_one=known.one_by_one), recipe)
-        factor = FAR[known.offer.dtype] if recipe.startswith("smoothed") else 1.0
+        oracle = adapted(WithOffer(known.meter, known.offer, one_by_one=known.one_by_one), kind)
+        factor = FAR[known.offer.dtype] if kind.smoothing else 1.0
         gradients = oracle(points[:2] / factor, gradients=True).jacobians / factor
     except BadAnswerError:
         return False
     return predict(known, Slopes(points[:2], directions[:2], slopes[:2], tolerance), values[:2], gradients)
 
 
-def _may_be_ablation(known: Known, recipe: str, measured: Slopes, values: Array, maps: Array) -> bool:
+def _may_be_ablation(known: Known, kind: MapKind, measured: Slopes, values: Array, maps: Array) -> bool:
     """At the small inputs that probabilities need, an ablation is input × gradient but for a little."""
-    small = recipe == "input-times-gradient" and known.offer.values == "probabilities"
+    small = kind.times_input and known.offer.values == "probabilities"
     return small and measured.tolerance > _FINE and is_ablation(known, measured.points, values, maps)
 
 
-def _magnitudes(known: Known, measured: Slopes, values: Array, maps: Array) -> str | None:
+def _magnitudes(known: Known, measured: Slopes, values: Array, maps: Array) -> MapKind | None:
     """Maps without signs: compared with slopes along the axes where they are largest, at two of the points."""
     axes = np.stack([np.eye(maps.shape[2])[largest_coordinates(maps[i])] for i in (0, 1)])
     along = measured_slopes(known, measured.points[:2], values[:2], axes)
@@ -64,11 +66,11 @@ def _magnitudes(known: Known, measured: Slopes, values: Array, maps: Array) -> s
         return None
     along = along._replace(slopes=np.abs(along.slopes))
     if predict(known, along, values[:2], maps[:2]):
-        return "absolute"
+        return MapKind(magnitudes=True)
     if predict(known, along, values[:2], np.sqrt(maps[:2])):
-        return "squared"
+        return MapKind(magnitudes=True, squared=True)
     scaled = _has_constant_norm(maps) and predict(known, along, values[:2], maps[:2], scaled=True)
-    return "normalised-absolute" if scaled else None
+    return MapKind(magnitudes=True, scaled=True) if scaled else None
 
 
 def _has_constant_norm(maps: Array) -> bool:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relumine.adapt.recipes import FAR
+from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.probe.attributions import is_ablation, is_complete
 from relumine.probe.findings import Findings
-from relumine.probe.guesses import guessed_recipe, is_confirmed
+from relumine.probe.guesses import guessed_kind, is_confirmed
 from relumine.probe.known import Known
 from relumine.probe.slopes import measured_slopes
 from relumine.probe.values import look_at_numbers, look_at_values
@@ -23,26 +24,13 @@ _POINTS = 4
 
 _VALUES_ONLY = "reconstruct from values alone (gradients='none', --method values)"
 
-_KINDS = {
-    "gradient": "gradient",
-    "input-times-gradient": "input × gradient",
-    "absolute": "|gradient|",
-    "squared": "gradient²",
-    "normalised": "gradient, scale lost",
-    "normalised-input-times-gradient": "input × gradient, scale lost",
-    "normalised-absolute": "|gradient|, scale lost",
-    "smoothed": "smoothed gradient",
-    "smoothed-absolute": "smoothed |gradient|",
-    "smoothed-squared": "smoothed gradient²",
-}
-
 
 @dataclass(frozen=True)
 class Probe:
     """Classifies an endpoint whose explanations are not known: ``Probe()(oracle, rng=0)`` gives Findings.
 
     The oracle's offer says how inputs and answers are shaped; what it says about values, precision and explanations
-    is checked. Costs 25 to 50 queries, and for recipes that need values what one gradient costs.
+    is checked. Costs 25 to 50 queries, and for maps that need values what one gradient costs.
     """
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Findings:
@@ -77,7 +65,7 @@ def _nothing(known: Known) -> Findings:
         offer=replace(known.offer, gradients="none"),
         decimals=known.decimals,
         kind="none",
-        recipe=None,
+        maps=None,
         lost=f"{what}, and explanations cannot be judged" if label else f"{what}; {_VALUES_ONLY}",
         signed=None,
         proportional=None,
@@ -125,10 +113,10 @@ class _Explanations:
         if measured is None:
             return self.found("unknown", lost=f"the values are too coarse to tell; {_VALUES_ONLY}")
         n = len(measured.points)
-        recipe = guessed_recipe(self.known, measured, self.values[:n], self.maps[:n])
-        if recipe is None or not is_confirmed(self.known, measured, self.values[:n], recipe):
+        kind = guessed_kind(self.known, measured, self.values[:n], self.maps[:n])
+        if kind is None or not is_confirmed(self.known, measured, self.values[:n], kind):
             return None
-        return self.found(_KINDS[recipe], recipe=recipe, look=True)
+        return self.found(str(kind), maps=kind, look=True)
 
     def _of_something_else(self) -> Findings:
         """Explanations that are no function of the gradient: say what they are instead."""
@@ -161,11 +149,13 @@ class _Explanations:
         if np.abs(out[:1] - again).max() > 1e-3 * np.abs(out).max():
             return None
         measured = measured_slopes(known, far, values)
-        recipe = None if measured is None else guessed_recipe(known, measured, values, out)
-        smoothed = "smoothed" if recipe == "gradient" else f"smoothed-{recipe}"
-        if measured is None or smoothed not in _KINDS or not is_confirmed(known, measured, values, smoothed):
+        kind = None if measured is None else guessed_kind(known, measured, values, out)
+        if measured is None or kind is None:
             return None
-        return self.found(_KINDS[smoothed], recipe=smoothed, look=True)
+        smoothed = replace(kind, smoothing=Smoothing())
+        if not smoothed.invertible or not is_confirmed(known, measured, values, smoothed):
+            return None
+        return self.found(str(smoothed), maps=smoothed, look=True)
 
     def _random(self) -> Findings:
         """Explanations whose randomness cannot be removed."""
@@ -175,7 +165,7 @@ class _Explanations:
             kind, why = "random map", "no relation to the values was found that removes the randomness"
         return self.found(kind, lost=f"{why}; {_VALUES_ONLY}", look=True)
 
-    def found(self, kind: str, *, recipe: str | None = None, lost: str = "", look: bool = False) -> Findings:
+    def found(self, kind: str, *, maps: MapKind | None = None, lost: str = "", look: bool = False) -> Findings:
         """The findings; ``look``: also at whether the maps are complete."""
         known, offer = self.known, self.known.offer
         complete = is_complete(known, self.values, self.maps) if look else None
@@ -183,12 +173,12 @@ class _Explanations:
             offer=offer,
             decimals=known.decimals,
             kind=kind,
-            recipe=recipe,
+            maps=maps,
             lost=lost,
             signed=bool(self.maps.min() < 0 < self.maps.max()),
-            proportional=None if recipe is None else "input-times" in recipe,
+            proportional=None if maps is None else maps.times_input,
             complete=complete,
-            normalised=None if recipe is None else "normalised" in recipe,
+            normalised=None if maps is None else maps.scaled,
             deterministic=self.deterministic,
             one_by_one=known.one_by_one,
             noise=self.noise,

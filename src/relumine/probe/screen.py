@@ -9,6 +9,7 @@ from rich.table import Table
 
 from relumine.console import asked
 from relumine.errors import MisuseError
+from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Oracle
 from relumine.oracle.http.oracle import HttpOracle
 from relumine.probe.findings import Findings
@@ -24,10 +25,10 @@ def show_findings(console: Console, findings: Findings) -> None:
     console.print(table)
     for remark in findings.remarks:
         console.print(f"  {remark}", highlight=False, soft_wrap=True)
-    if findings.recipe is None:
+    if findings.maps is None:
         console.print(f"[bold yellow]NO GRADIENTS[/]  {findings.lost}", highlight=False, soft_wrap=True)
     else:
-        console.print(f"[bold green]GRADIENTS[/]  {_means(findings.recipe)}", highlight=False, soft_wrap=True)
+        console.print(f"[bold green]GRADIENTS[/]  {_means(findings.maps)}", highlight=False, soft_wrap=True)
 
 
 def write_config(findings: Findings, oracle: Oracle, path: Path) -> Path:
@@ -81,18 +82,13 @@ def _said(fact: bool | None) -> str:
     return "not known" if fact is None else "yes" if fact else "no"
 
 
-def _means(recipe: str) -> str:
-    return _MEANS[recipe.removeprefix("smoothed").removeprefix("-") or "gradient"] + (
-        ", far out where smoothing does not matter" if recipe.startswith("smoothed") else ""
-    )
-
-
-_MEANS = {
-    "gradient": "explanations are gradients",
-    "input-times-gradient": "divide explanations by the input",
-    "absolute": "magnitudes from explanations, signs from values",
-    "squared": "magnitudes from explanations (their roots), signs from values",
-    "normalised": "directions from explanations, their scale from values",
-    "normalised-input-times-gradient": "divide explanations by the input, their scale from values",
-    "normalised-absolute": "magnitudes from explanations, their scale and signs from values",
-}
+def _means(maps: MapKind) -> str:
+    """How gradients are made of such maps."""
+    taken = "divide explanations by the input" if maps.times_input else "explanations are gradients"
+    if maps.magnitudes:
+        taken = f"magnitudes from explanations{' (their roots)' if maps.squared else ''}"
+    elif maps.scaled and not maps.times_input:
+        taken = "directions from explanations"
+    asked = " and ".join(["their scale"] * maps.scaled + ["signs"] * maps.magnitudes)
+    far = ", far out where smoothing does not matter" if maps.smoothing else ""
+    return f"{taken}{f', {asked} from values' if asked else ''}{far}"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from relumine.errors import MisuseError, RelumineError
+from relumine.explain.map_kind import map_kind
 from relumine.oracle.base import DType, Oracle
 
 if TYPE_CHECKING:
@@ -98,13 +99,6 @@ def _require_logits(module: "torch.nn.Module", shape: tuple[int, ...], choice: C
 
 
 def _explanation(choice: Choice) -> "Explanation":
-    from relumine import explain
+    from relumine.explain.methods import explanation_of
 
-    if choice.explain == "smoothgrad":
-        return explain.SmoothGrad(choice.sigma)
-    kinds: dict[str, type[Explanation]] = {
-        "absolute-gradient": explain.AbsoluteGradient,
-        "input-times-gradient": explain.InputTimesGradient,
-        "integrated-gradients": explain.IntegratedGradients,
-    }
-    return kinds[choice.explain]()
+    return explanation_of(map_kind(choice.explain).smoothed_by(choice.sigma))

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.explain.methods import Explained, Explanation, Gradient, Of, SmoothGrad, outputs
 from relumine.oracle.base import Answer, Array, Offer
-from relumine.reconstruct.matching.shown import Shown
+from relumine.reconstruct.matching.shown import distorted_by, gap
 
 # What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
 # as LogitLink answers them.
@@ -49,7 +50,8 @@ class Matching:
     kind: Kind
     labels: bool
     explanation: Explanation
-    shown: Shown
+    shown: MapKind
+    distorted: tuple[float, float] | None
     loss: Literal["joint", "gradient", "membership"]
     weight: float
     squared: bool
@@ -107,7 +109,7 @@ class Matching:
     ) -> tuple[Tensor, Tensor]:
         """How far the student's maps are from those wanted, and its values."""
         values, maps = self._explained(self.explanation, student, inputs, directions, rng)
-        return self.shown.gap(maps, wanted, self.scale), values
+        return gap(self.shown, maps, wanted, self.scale), values
 
     def _compared_by_two(
         self, student: nn.Module, inputs: Tensor, directions: Tensor, wanted: Tensor, rng: np.random.Generator
@@ -152,7 +154,7 @@ class Matching:
                 values = values - values.mean(1, keepdim=True)
             return (values - wanted).square().sum(1).mean() / self.spread
         if self.kind == "probabilities":
-            values = self.shown.values(values)
+            values = distorted_by(self.distorted, values)
         if values.shape[1] == 1:
             return self._single(values, wanted)
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
@@ -188,17 +190,20 @@ def matching(
     loss: Literal["joint", "gradient", "membership"],
     weight: float,
     squared: bool = True,
-    shown: Shown | None = None,
+    shown: MapKind = GRADIENT,
+    distorted: tuple[float, float] | None = None,
 ) -> Matching:
     """Answers as tensors of the student's precision; ``explained``: the combinations n×R×K, if not what is offered."""
     asked = torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like)
     maps = chosen = None
     scale = 1.0
     if answer.gradients is not None:
-        maps = torch.from_numpy(answer.gradients.reshape(len(answer), -1, *offer.inputs)).to(like)
+        if shown.squared:  # magnitudes are what is compared
+            answer = Answer(answer.values, np.sqrt(np.maximum(answer.jacobians, 0)))
+        maps = torch.from_numpy(answer.jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
         combinations = explained_outputs(offer, answer.values) if explained is None else explained
         chosen = torch.from_numpy(combinations.copy()).to(like)
-        scale = float(np.square(answer.gradients).sum(axis=(1, 2)).mean() / answer.gradients.shape[1]) or 1.0
+        scale = float(np.square(answer.jacobians).sum(axis=(1, 2)).mean() / answer.jacobians.shape[1]) or 1.0
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
         inputs=asked,
@@ -208,7 +213,8 @@ def matching(
         kind=kind_of(offer, answer.values),
         labels=offer.values == "label",
         explanation=explanation or Gradient(),
-        shown=shown or Shown(),
+        shown=shown,
+        distorted=distorted,
         loss=loss,
         weight=weight,
         squared=squared,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from relumine.errors import BudgetError, MisuseError
+from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Spent, metered
 from relumine.reconstruct.matching.sources import Source, source_of
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import torch
 
     from relumine.explain import Explanation
-    from relumine.reconstruct.matching.shown import Shown
 
 Loss = Literal["joint", "gradient", "membership"]
 
@@ -60,7 +60,8 @@ class GradientMatching:
                    they say beyond probabilities
     explanation:   what the answers' gradients are, if not gradients: the same is then asked of the student.
                    None takes them for gradients
-    shown:         what is left of the answers behind a defence, if not all of them: the same is compared of the student
+    shown:         what the answers' maps are, where a defence leaves less of them: no more is compared of the student
+    distorted:     beta and gamma of a reverse sigmoid on probabilities: the student's are distorted alike
     steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
                    inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, twice at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
@@ -81,7 +82,8 @@ class GradientMatching:
     weight: float | None = None
     logits_by: Literal["squared", "cross-entropy"] = "squared"
     explanation: "Explanation | None" = None
-    shown: "Shown | None" = None
+    shown: MapKind = GRADIENT
+    distorted: tuple[float, float] | None = None
     steps: int = 1000
     batch: int = 32
     learning_rate: float = 0.06
@@ -155,6 +157,7 @@ class GradientMatching:
             explained=asked.explained,
             explanation=self.explanation,
             shown=self.shown,
+            distorted=self.distorted,
             loss=self.loss,
             weight=self._weight(asked.offer),
             squared=self.logits_by == "squared",
@@ -184,18 +187,16 @@ class GradientMatching:
     def _plain(self) -> bool:
         """Whether answers are values and gradients themselves, so that those of logits follow from probabilities'."""
         from relumine.explain import Gradient
-        from relumine.reconstruct.matching.shown import Shown
 
         gradients = self.loss == "membership" or self.explanation in (None, Gradient())
-        return gradients and self.shown in (None, Shown())
+        return gradients and self.shown == GRADIENT and self.distorted is None
 
     def _weight(self, offer: Offer) -> float:
         if self.weight is not None:
             return self.weight
         told = self.explanation is None or self.explanation.linear
-        partial = self.shown is not None and self.shown.partial
         flat = (offer.explained or offer.values) == "probabilities"
-        return _WEIGHT if told and not partial and not flat else _WEIGHT_OF_VALUES_FIRST
+        return _WEIGHT if told and not self.shown.partial and not flat else _WEIGHT_OF_VALUES_FIRST
 
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""
