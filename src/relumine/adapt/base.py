@@ -51,13 +51,6 @@ class AdapterByValues(Adapter):
         """The gradients at one input, of its plain maps."""
 
 
-def explained_outputs(offer: Offer, values: Array) -> list[int]:
-    """Which outputs the maps of one answer explain."""
-    if offer.gradients == "all":
-        return list(range(offer.outputs))
-    return [int(values.argmax()) if offer.gradients == "top" else int(offer.gradients)]
-
-
 def inside(offer: Offer, points: Array) -> Array:
     """Points that may be asked: those outside the box are moved to its edge."""
     return points if offer.box is None else points.clip(*offer.box)

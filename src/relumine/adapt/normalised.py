@@ -4,9 +4,9 @@ from math import sqrt
 
 import numpy as np
 
-from relumine.adapt.base import AdapterByValues, as_seen, explained_outputs, inside
+from relumine.adapt.base import AdapterByValues, as_seen, inside
 from relumine.errors import BadAnswerError
-from relumine.oracle.base import Array, DType, Oracle
+from relumine.oracle.base import Array, DType, Oracle, explained_outputs
 
 # The first step, as a share of the input's size, and how often it may be divided by 4 to stay within a cell.
 _STEP: dict[DType, float] = {"float64": 2.0**-6, "float32": 2.0**-4}
@@ -47,7 +47,7 @@ class ScaledByValues(AdapterByValues):
     def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
         if not maps.any():  # where all units are off there is nothing to scale, and no direction to look along
             return maps
-        explained = explained_outputs(self.offer, values)
+        explained = explained_outputs(self.offer.gradients, values[None])[0].tolist()
         same = [factors for known, factors in self._known if self._equal(known, maps)]
         for factors in same:
             if self._confirmed(row, values[explained], factors[:, None] * maps, explained):

@@ -7,9 +7,9 @@ from math import sqrt
 
 import numpy as np
 
-from relumine.adapt.base import AdapterByValues, as_seen, explained_outputs
+from relumine.adapt.base import AdapterByValues, as_seen
 from relumine.errors import BadAnswerError
-from relumine.oracle.base import Array, DType, Oracle
+from relumine.oracle.base import Array, DType, Oracle, explained_outputs
 
 # How many signs one value query tells: as many as its digits can separate.
 _PACKED: dict[DType, int] = {"float64": 12, "float32": 2}
@@ -54,7 +54,7 @@ class SignsFromValues(AdapterByValues):
         return magnitudes
 
     def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
-        explained = explained_outputs(self.offer, values)
+        explained = explained_outputs(self.offer.gradients, values[None])[0].tolist()
         signs = np.ones_like(maps)
         blocks = self._first_blocks(row, maps)
         here = as_seen(self.offer, row)

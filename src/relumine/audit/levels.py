@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from relumine.defend import LabelOnly, SmoothGradDefence, TopClass
 from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
+from relumine.oracle.logits import probabilities_of
 
 # The paper's appendix: the mean of so many noisy gradients, the noise as large as the data's standard deviation.
 SMOOTHGRAD_SAMPLES = 10
@@ -74,7 +74,7 @@ class ValuesOnly:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         values = self.oracle(rows, gradients=False).values
         if self.probabilities and self.oracle.offer.values == "logits":
-            values = expit(values) if values.shape[1] == 1 else softmax(values, axis=1)
+            values = probabilities_of(values)
         return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
 
 

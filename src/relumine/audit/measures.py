@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax
 
 from relumine.audit.data import AuditData, Labels
 from relumine.audit.parameters import recovered_share, true_network
@@ -14,6 +13,7 @@ from relumine.audit.result import CloneMeasures
 from relumine.audit.transfer import transfer
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer, Oracle, ValueKind
+from relumine.oracle.logits import probabilities_of
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone
 from relumine.reconstruct.verification import fresh_points
@@ -242,5 +242,4 @@ def _as_kind(values: Array, have: str, want: str) -> Array:
     if have == "log-probabilities":
         result: Array = np.exp(values)
         return result
-    result = expit(values) if single else softmax(values, axis=1)
-    return result
+    return probabilities_of(values)

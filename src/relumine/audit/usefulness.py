@@ -10,12 +10,12 @@ Ties get no credit by luck: overlaps are expected values over all ways to break 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, softmax
 from scipy.stats import rankdata
 
 from relumine.audit.result import Usefulness
 from relumine.errors import BudgetError, RefusedError
 from relumine.oracle.base import Answer, Array, Oracle
+from relumine.oracle.logits import probabilities_of
 
 # Enough for means with a standard error of a few hundredths.
 _INPUTS = 40
@@ -160,7 +160,7 @@ class _Faithfulness:
         values = self._plain(rows, gradients=False).values
         kind, single = self._plain.offer.values, values.shape[1] == 1
         if kind == "logits":
-            values = expit(values) if single else softmax(values, axis=1)
+            values = probabilities_of(values)
         if single and kind != "real":
             values = values if values[0, 0] > 0.5 else 1 - values
         if kind == "real":

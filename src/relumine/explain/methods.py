@@ -17,6 +17,7 @@ import numpy as np
 from relumine.errors import BadAnswerError, MisuseError
 from relumine.explain.map_kind import GRADIENT, MapKind, Smoothing
 from relumine.oracle.base import Offer
+from relumine.oracle.logits import tensor_probabilities
 
 if TYPE_CHECKING:
     import torch
@@ -293,11 +294,10 @@ def outputs(module: "torch.nn.Module", inputs: "Tensor", of: Of) -> "Tensor":
         got = tuple(raw.shape) if isinstance(raw, torch.Tensor) else type(raw).__name__
         raise BadAnswerError(f"the module: expected one tensor of shape ({len(inputs)}, K), got {got}")
     rows = raw.unsqueeze(1) if raw.ndim == 1 else raw
-    single = rows.shape[1] == 1
     if of == "probabilities":
-        return rows.sigmoid() if single else rows.softmax(1)
+        return tensor_probabilities(rows)
     if of == "log-probabilities":
-        return functional.logsigmoid(rows) if single else rows.log_softmax(1)
+        return functional.logsigmoid(rows) if rows.shape[1] == 1 else rows.log_softmax(1)
     if of in OF:
         return rows
     raise MisuseError(f"of: expected one of {OF}, got {of!r}")

@@ -100,6 +100,14 @@ class Answer:
         return self.gradients
 
 
+def explained_outputs(which: GradientKind | int, values: Array) -> NDArray[np.intp]:
+    """n×R: the outputs that the gradients of n answers with these values n×K are of."""
+    n, K = values.shape
+    if which == "all":
+        return np.tile(np.arange(K), (n, 1))
+    return values.argmax(axis=1)[:, None] if which == "top" else np.full((n, 1), which, dtype=np.intp)
+
+
 @runtime_checkable
 class Oracle(Protocol):
     """A target that answers. Local, remote, defended, metered: all have just these two members."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array
+from relumine.oracle.logits import class_probabilities
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +40,7 @@ class BoostedClassifier:
 
     def predict_proba(self, rows: Array) -> Array:
         """n×K."""
-        margin = self.decision_function(rows)
-        two: Array = np.hstack([expit(-margin), expit(margin)])
-        several: Array = softmax(margin, axis=1)
-        return two if margin.shape[1] == 1 else several
+        return class_probabilities(self.decision_function(rows))
 
     def predict(self, rows: Array) -> "np.ndarray":
         """The class of each row."""

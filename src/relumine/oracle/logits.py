@@ -2,12 +2,17 @@
 
 from dataclasses import replace
 from math import log
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, Oracle, checked_inputs, explained_outputs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # K ≥ 2: below the smallest normal number divided by the rounding unit, a probability times a small weight is
 # subnormal, so its gradient has lost digits. Above it, log p and ∇p/p are as good as the target's own numbers.
@@ -19,6 +24,23 @@ _SMALLEST: dict[DType, float] = {
 # K = 1: 1 − p has the rounding error of p, so log(1 − p) is wrong by (rounding unit)/(1 − p). From here on that is
 # less than 1e-9 (float64) and 1e-4 (float32).
 _SMALLEST_COMPLEMENT: dict[DType, float] = {"float32": 1e-3, "float64": 2e-7}
+
+
+def probabilities_of(logits: Array) -> Array:
+    """n×K: a softmax of the logits, or a sigmoid of a single one."""
+    result: Array = expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1)
+    return result
+
+
+def tensor_probabilities(logits: "Tensor") -> "Tensor":
+    """The same of a tensor."""
+    return logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
+
+
+def class_probabilities(logits: Array) -> Array:
+    """n×K: of each class, where a single logit tells two apart; both keep their digits when one is nearly 1."""
+    both = logits.shape[1] == 1
+    return np.hstack([expit(-logits), expit(logits)]) if both else probabilities_of(logits)
 
 
 class LogitLink:
@@ -123,6 +145,5 @@ def _logit_gradients(p: Array, jacobians: Array, which: GradientKind | int) -> A
         result: Array = jacobians / (p * (1 - p))[:, :, None]
         return result
     if jacobians.shape[1] == 1:  # one of two classes
-        known = which if isinstance(which, int) else p.argmax(axis=1, keepdims=True)
-        jacobians = np.where(np.arange(2) == known, 1.0, -1.0)[..., None] * jacobians
+        jacobians = np.where(np.arange(2) == explained_outputs(which, p), 1.0, -1.0)[..., None] * jacobians
     return _centred(jacobians / p[:, :, None])

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from scipy.sparse import issparse
-from scipy.special import expit, softmax
+from scipy.special import expit
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
@@ -17,7 +17,17 @@ from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, GradientKind, Offer, ValueKind, checked_answer, checked_inputs
+from relumine.oracle.base import (
+    Answer,
+    Array,
+    GradientKind,
+    Offer,
+    ValueKind,
+    checked_answer,
+    checked_inputs,
+    explained_outputs,
+)
+from relumine.oracle.logits import class_probabilities
 
 # What stands behind the last layer: nothing, a softmax, one sigmoid answered as two classes, a sigmoid per label.
 Head = Literal["none", "softmax", "two classes", "labels"]
@@ -88,7 +98,7 @@ class SklearnOracle:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
         signals = self._model.signals(rows)
-        values = self._model.squashed(signals[-1]) if self._probabilities else signals[-1]
+        values = class_probabilities(signals[-1]) if self._probabilities else signals[-1]
         jacobians = self._chosen(values, self._jacobians(signals, values)) if gradients else None
         return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
 
@@ -105,11 +115,9 @@ class SklearnOracle:
         return result
 
     def _chosen(self, values: Array, jacobians: Array) -> Array:
-        which = self._offer.gradients
-        if which == "all":
+        if self._offer.gradients == "all":
             return jacobians
-        column = values.argmax(axis=1) if which == "top" else np.full(len(values), which)
-        return np.take_along_axis(jacobians, column[:, None, None], axis=1)
+        return np.take_along_axis(jacobians, explained_outputs(self._offer.gradients, values)[:, :, None], axis=1)
 
 
 @dataclass(frozen=True)
@@ -134,11 +142,6 @@ class _Model:
                 result.append(signal)
             signal = signal @ weight + bias
         return [*result, signal]
-
-    def squashed(self, logits: Array) -> Array:
-        """Probabilities of the classes."""
-        result: Array = np.hstack([expit(-logits), expit(logits)]) if logits.shape[1] == 1 else softmax(logits, axis=1)
-        return result
 
     def jacobians(self, signals: list[Array]) -> Array:
         """n×K×d, of the outputs before any softmax."""
@@ -227,7 +230,7 @@ def _check_equal(estimator: Any, model: _Model, ours: Array, values: str) -> Non
     """Refuse what has linear parameters and yet computes something else: Poisson regression, one-versus-rest."""
     inputs = _few_inputs(model)
     if values == "logits" and model.head != "none":
-        ours = expit(ours) if model.head == "labels" else model.squashed(ours)
+        ours = expit(ours) if model.head == "labels" else class_probabilities(ours)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a model fitted on named columns is asked without names
         if model.head != "none":

@@ -10,6 +10,7 @@ import torch
 
 from relumine.errors import MisuseError, OracleFailedError, RelumineError
 from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, ValueKind, checked_answer, checked_inputs
+from relumine.oracle.logits import tensor_probabilities
 
 _DTYPES: dict[torch.dtype, DType] = {torch.float32: "float32", torch.float64: "float64"}
 _VALUES = ("real", "logits", "probabilities")
@@ -107,9 +108,7 @@ class TorchOracle:
     def _answers(self, leaf: torch.Tensor) -> torch.Tensor:
         """n×K values of the offered kind; a module that squeezes a single row is forgiven."""
         outputs = self._body.outputs(leaf).reshape(len(leaf), self._offer.outputs)
-        if not self._squash:
-            return outputs
-        return torch.sigmoid(outputs) if self._offer.outputs == 1 else torch.softmax(outputs, dim=1)
+        return tensor_probabilities(outputs) if self._squash else outputs
 
     def _gradients(self, answers: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
         """n×K×d, or n×1×d for one output only."""

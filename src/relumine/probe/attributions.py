@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from relumine.oracle.base import Array
-from relumine.probe.known import Known, explained
+from relumine.oracle.base import Array, explained_outputs
+from relumine.probe.known import Known
 
 # Path integrals are sums of a few dozen steps.
 _COMPLETE = 0.1
@@ -19,7 +19,7 @@ def is_ablation(known: Known, points: Array, values: Array, maps: Array) -> bool
         return False
     changes = values[0] - known.values(without)
     for classes in known.possible(values):
-        expected = changes[:, explained(classes, values)[0]].T
+        expected = changes[:, explained_outputs(classes, values)[0]].T
         gap = np.abs(maps[0][:, where] - expected).max()
         if gap <= max(1e-3, 100 * known.epsilon) * np.abs(expected).max() + known.quantum * 2:
             known.correct(gradients=classes)
@@ -33,7 +33,7 @@ def is_complete(known: Known, values: Array, maps: Array, slack: float = _COMPLE
         return None
     sums = maps.sum(axis=2)
     for classes in known.possible(values):
-        changes = np.take_along_axis(values - known.at_zero, explained(classes, values)[: len(values)], axis=1)
+        changes = np.take_along_axis(values - known.at_zero, explained_outputs(classes, values), axis=1)
         size = float(np.sqrt(np.mean(changes**2)))
         if size > 0 and np.median(np.abs(sums - changes)) <= slack * size and _together(sums, changes):
             if known.offer.gradients != "all":

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array, GradientKind
 from relumine.oracle.metering.metered import Metered
@@ -69,11 +68,3 @@ class Known:
         if len(tops) == 1 and self.offer.gradients in ("top", int(tops[0])):
             self.remarks.append(f"all inputs were of class {tops[0]}: whether others are explained is not known")
         return [self.offer.gradients, *(other for other in others if other != self.offer.gradients)]
-
-
-def explained(classes: Classes, values: Array) -> NDArray[np.int64]:
-    """n×R: the outputs that each input's maps explain."""
-    n, K = values.shape
-    if classes == "all":
-        return np.tile(np.arange(K), (n, 1))
-    return values.argmax(axis=1)[:, None] if classes == "top" else np.full((n, 1), int(classes))

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 
 from relumine.adapt.base import as_seen, inside
-from relumine.oracle.base import Array, DType
-from relumine.probe.known import Known, explained
+from relumine.oracle.base import Array, DType, explained_outputs
+from relumine.probe.known import Known
 
 _POINTS = 3
 _DIRECTIONS = 2
@@ -60,7 +60,7 @@ def _step(known: Known, points: Array, values: Array) -> Array:
 def predict(known: Known, measured: Slopes, values: Array, gradients: Array, *, scaled: bool = False) -> bool:
     """Whether these gradients predict the slopes, up to a positive factor if ``scaled``; notes of which outputs."""
     for classes in known.possible(values):
-        rows = explained(classes, values)
+        rows = explained_outputs(classes, values)
         slopes = np.take_along_axis(measured.slopes, rows[:, None, :], axis=2)
         predicted = np.einsum("ijd,ird->ijr", measured.directions, gradients)
         if scaled:

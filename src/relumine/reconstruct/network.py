@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, ValueKind
+from relumine.oracle.logits import probabilities_of
 from relumine.reconstruct import export
 from relumine.reconstruct.activation import RELU, Activation
 
@@ -62,10 +62,7 @@ class Network:
     def predict(self, inputs: Array) -> Array:
         """n×d inputs to n×K outputs of the kind that the oracle's values were."""
         logits = self.logits(inputs)
-        if self.values != "probabilities":
-            return logits
-        result: Array = expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1)
-        return result
+        return probabilities_of(logits) if self.values == "probabilities" else logits
 
     def to_torch(self) -> "torch.nn.Module":
         """The same network as a float64 torch module."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from relumine.oracle.logits import tensor_probabilities
 from relumine.reconstruct.activation import Activation
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class ClonedModule(torch.nn.Module):
         outputs: torch.Tensor = self.layers[-1](hidden)
         if self.skip is not None:
             outputs = outputs + self.skip(rows)
-        if not self._probabilities:
-            return outputs
-        return torch.sigmoid(outputs) if outputs.shape[1] == 1 else torch.softmax(outputs, dim=1)
+        return tensor_probabilities(outputs) if self._probabilities else outputs
 
 
 def _activation_module(activation: Activation) -> torch.nn.Module:

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.base import Answer, Array, Offer, explained_outputs
 from relumine.oracle.logits import complement_kept, in_logits, saturated
-from relumine.reconstruct.matching.loss import explained_outputs
 from relumine.reconstruct.noise import noise_in
 
 # Probabilities of float32 sum to 1 and their gradients to 0 far better than this; with noise in them they do not.
@@ -56,7 +55,8 @@ def _of_odds(offer: Offer, answer: Answer) -> tuple[Array, Array]:
     log(p/(1 − p)) = z − log Σ exp z_j over the other classes j, so its gradient is ∇z − Σ q_j ∇z_j, where q are the
     others' shares, which the values tell. Where 1 − p has lost its digits both are 0: nothing is compared there.
     """
-    p, own = answer.values, explained_outputs(offer, answer.values)[:, 0]
+    p = answer.values
+    own = np.eye(offer.outputs)[explained_outputs(offer.gradients, p)[:, 0]]
     rest = p * (1 - own)
     others = rest.sum(axis=1, keepdims=True)
     kept: NDArray[np.bool_] = complement_kept(others, offer.dtype)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.explain.methods import Explained, Explanation, Gradient, Of, SmoothGrad, outputs
-from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.base import Answer, Array, Offer, explained_outputs
 from relumine.reconstruct.matching.shown import distorted_by, gap
 
 # What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
@@ -201,8 +201,8 @@ def matching(
         if shown.squared:  # magnitudes are what is compared
             answer = Answer(answer.values, np.sqrt(np.maximum(answer.jacobians, 0)))
         maps = torch.from_numpy(answer.jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
-        combinations = explained_outputs(offer, answer.values) if explained is None else explained
-        chosen = torch.from_numpy(combinations.copy()).to(like)
+        one_hot = np.eye(offer.outputs)[explained_outputs(offer.gradients, answer.values)]
+        chosen = torch.from_numpy(one_hot if explained is None else explained).to(like)
         scale = float(np.square(answer.jacobians).sum(axis=(1, 2)).mean() / answer.jacobians.shape[1]) or 1.0
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
@@ -221,15 +221,3 @@ def matching(
         scale=scale,
         spread=spread,
     )
-
-
-def explained_outputs(offer: Offer, values: Array) -> Array:
-    """n×R×K: which output each answered map is of, 1 for that."""
-    every = np.eye(offer.outputs)
-    if offer.gradients == "all":
-        return np.broadcast_to(every, (len(values), *every.shape))
-    if offer.gradients == "top":
-        top: Array = every[values.argmax(axis=1)][:, None]
-        return top
-    assert isinstance(offer.gradients, int)
-    return np.broadcast_to(every[offer.gradients], (len(values), 1, offer.outputs))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.base import Answer, Array, Offer, explained_outputs
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.noise import Noise
@@ -91,8 +91,7 @@ class OneGradient:
     def sights(self, points: Array) -> Sights:
         """Ask at these points with gradients."""
         answer = self._meter(points, gradients=True)
-        which = self._meter.offer.gradients
-        tops = np.full(len(points), which) if isinstance(which, int) else answer.values.argmax(axis=1)
+        tops = explained_outputs(self._meter.offer.gradients, answer.values)[:, 0]
         mixes, gradients = np.eye(self.offer.outputs)[tops], answer.jacobians[:, 0]
         values = answer.values
         if self.link is not None:

@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
-from scipy.special import expit, softmax
 
 from relumine.oracle.base import Array
+from relumine.oracle.logits import probabilities_of
 from relumine.reconstruct.lines.shallow import Shallow
 
 # The normal equations of more parameters than this take too long.
@@ -42,10 +42,7 @@ class Known:
 
 def answered(logits: Array, probabilities: bool) -> Array:
     """What a target with these logits answers."""
-    if not probabilities:
-        return logits
-    result: Array = expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1)
-    return result
+    return probabilities_of(logits) if probabilities else logits
 
 
 @dataclass(frozen=True, eq=False)
