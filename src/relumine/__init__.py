@@ -4,7 +4,8 @@ Names are loaded when first used, so that importing relumine (and ``relumine --h
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relumine.adapt.averaged import Averaged as Averaged
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from relumine.adapt.normalised import ScaledByValues as ScaledByValues
     from relumine.adapt.scaled_inputs import ScaledInputs as ScaledInputs
     from relumine.adapt.signs import SignsFromValues as SignsFromValues
+    from relumine.auditing import Audited as Audited
+    from relumine.auditing import audit as audit
     from relumine.errors import AccessError as AccessError
     from relumine.errors import BadAnswerError as BadAnswerError
     from relumine.errors import BudgetError as BudgetError
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "auditing": "Audited",
     "errors": (
         "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
         "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
@@ -95,7 +99,18 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = [*_HOME_OF]  # noqa: PLE0604
+__all__ = [*_HOME_OF, "audit"]  # noqa: PLE0604
+
+
+class _Audit(ModuleType):
+    """The package ``relumine.audit``, which is the function ``relumine.audit(model, data)`` as well."""
+
+    def __call__(self, *model_and_data: Any, **options: Any) -> Any:
+        return import_module("relumine.auditing").audit(*model_and_data, **options)
+
+
+if not TYPE_CHECKING:
+    import_module("relumine.audit").__class__ = _Audit
 
 
 def __getattr__(name: str) -> object:

@@ -145,7 +145,7 @@ def _public_names(module: object) -> str:
 
 def _is_model(candidate: object) -> bool:
     return not isinstance(candidate, type) and (
-        _is_module(candidate) or _is_estimator(candidate) or isinstance(candidate, Oracle)
+        _is_module(candidate) or predicts(candidate) or isinstance(candidate, Oracle)
     )
 
 
@@ -154,16 +154,27 @@ def _is_module(candidate: object) -> bool:
     return torch is not None and isinstance(candidate, torch.nn.Module)
 
 
-def _is_estimator(candidate: object) -> bool:
+def predicts(candidate: object) -> bool:
     """Whether it predicts as scikit-learn's models do."""
     return any(hasattr(candidate, name) for name in ("predict_proba", "decision_function", "predict"))
+
+
+def oracle_of(
+    model: object,
+    *,
+    input_shape: Sequence[int] | None = None,
+    values: ValueKind | None = None,
+    gradients: GradientKind | None = None,
+) -> Oracle:
+    """The oracle in front of a model in memory, or a TargetError."""
+    return _oracle(model, Options(None if input_shape is None else tuple(input_shape), values, gradients), "model")
 
 
 def _oracle(model: object, options: Options, text: object) -> Oracle:
     """The oracle in front of whatever a factory, a file or a caller gave."""
     if _is_module(model):
         return _torch_oracle(model, options, text)  # type: ignore[arg-type]
-    if _is_estimator(model):
+    if predicts(model):
         return _sklearn_oracle(model, options, text)
     if isinstance(model, Oracle) and not isinstance(model, type):
         if options.given():

@@ -19,7 +19,7 @@ from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standin
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
-from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, subject_of, usefulness_of
+from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, usefulness_of
 from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
 from relumine.errors import StoreError
 from relumine.jobs.engines import Engine, Lost, ThisProcess, engine_named
@@ -67,8 +67,11 @@ def run_audit(
     command: str = "",
     watch: Watch | None = None,
     engine: Engine | None = None,
+    subject: Subject | None = None,
 ) -> AuditResult:
     """Run what the store in ``folder`` has no record of, and return the result, which is kept there too.
+
+    ``subject`` is what is audited, where that is not what the settings name.
 
     What can be known to fail is refused before anything starts: a target that cannot be loaded, data of another shape.
     What fails later is a record, is tried again by the next call, and never looks like a verdict.
@@ -76,8 +79,8 @@ def run_audit(
     started, clock = datetime.now(UTC), time.monotonic()
     with AuditStore.in_folder(folder) as store:
         store.belongs_to(settings.fingerprint())
-        target = Target(settings, folder / LEDGER)
-        subject = subject_of(settings)
+        target = Target(settings, folder / LEDGER, subject)
+        subject = target.subject
         _require_same_model(store, settings, subject)
         lines = lines_of(subject.oracle, settings, setting_of(subject))
         run = _Run(target, lines, store, engine or _engine(settings), watch)

@@ -68,19 +68,26 @@ def _table(curves: tuple[Curve, ...]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, caption="queries until a clone agrees so far with the target, mean over seeds")
     table.add_column("exposed", min_width=13)
     for milestone in _MILESTONES:
-        header = milestone if milestone == "exact" else f"{milestone} %"
-        table.add_column(header, justify="right")
+        table.add_column(_head(milestone), justify="right")
     table.add_column("best", justify="right")
     table.add_column("by", min_width=13)
     for curve in curves:
-        best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
-        figures = [_need(curve.need(milestone)) for milestone in _MILESTONES]
-        agreement = "" if best is None else f"{best.agreement.mean:.1%}"
-        agreement += f", R² {best.r2.mean:.3f}" if best is not None and best.r2 is not None else ""
-        colour = _COLOURS[curve.status]
-        attack = f"[{colour}]{escape(best.attack if best else curve.status)}[/]"
-        table.add_row(escape(curve.name), *figures, agreement, attack)
+        exposed, *figures, attack = row_of(curve).values()
+        table.add_row(escape(exposed), *figures, f"[{_COLOURS[curve.status]}]{escape(attack)}[/]")
     return table
+
+
+def row_of(curve: Curve) -> dict[str, str]:
+    """What the table says of a curve, by the heads of its columns."""
+    best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
+    agreement = "" if best is None else f"{best.agreement.mean:.1%}"
+    agreement += f", R² {best.r2.mean:.3f}" if best is not None and best.r2 is not None else ""
+    figures = {_head(milestone): _need(curve.need(milestone)) for milestone in _MILESTONES}
+    return {"exposed": curve.name, **figures, "best": agreement, "by": best.attack if best else curve.status}
+
+
+def _head(milestone: str) -> str:
+    return milestone if milestone == "exact" else f"{milestone} %"
 
 
 def _need(need: Need) -> str:

@@ -40,10 +40,20 @@ FAILED = "FAILED"
 
 @dataclass(frozen=True)
 class Target:
-    """Whom the cases of an audit ask. ``ledger`` is where the answers of a server are kept."""
+    """What the cases of an audit ask.
+
+    ledger: where the answers of a server are kept
+    held:   a model in memory, where the settings name none
+    """
 
     settings: AuditSettings
     ledger: Path
+    held: "Subject | None" = None
+
+    @property
+    def subject(self) -> "Subject":
+        """The target and its data."""
+        return self.held or subject_of(self.settings)
 
     @contextmanager
     def asked(self, oracle: Oracle, case: Case | None = None) -> Iterator[Oracle]:
@@ -84,7 +94,16 @@ class Subject:
 def subject_of(settings: AuditSettings) -> Subject:
     """The target and its data, loaded once per process."""
     oracle = settings.oracle()
-    pool, test = _halves(settings, oracle.offer)
+    return _subject(oracle, _halves(settings, oracle.offer))
+
+
+def subject_from(oracle: Oracle, data: AuditData | None) -> Subject:
+    """A target and data that are in memory; None asks at Gaussian inputs."""
+    return _subject(oracle, (data or gaussian_data(oracle.offer)).halves())
+
+
+def _subject(oracle: Oracle, halves: Halves) -> Subject:
+    pool, test = halves
     return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))))
 
 
@@ -119,7 +138,7 @@ def run_case(target: Target, case: Case) -> Finished:
     started = time.perf_counter()
     meter: Metered | None = None
     try:
-        subject = subject_of(target.settings)
+        subject = target.subject
         with target.asked(subject.oracle, case) as oracle:
             chain = parse(case.defence) if case.defence else None
             shown = _shown(case, subject, oracle, chain)
@@ -172,7 +191,7 @@ def _finished(case: Case, subject: Subject, oracle: Oracle, result: Reconstructi
 
 def usefulness_of(target: Target, key: tuple[str, str]) -> Usefulness | None:
     """What the explanations of a curve are worth to an honest reader."""
-    subject = subject_of(target.settings)
+    subject = target.subject
     chain = parse(key[1]) if key[1] else None
     case = Case(*key, attack="", budget=0, seed=0)
     shown = _shown(case, subject, subject.oracle, chain)

@@ -145,7 +145,7 @@ def audited(settings: "AuditSettings", run: Path | None, outputs: list[Path], *,
     """Run an audit, show and write what came out, and leave with the exit code that says it."""
     from rich.console import Console
 
-    from relumine.audit.run import run_audit
+    from relumine import auditing
     from relumine.audit.screen import AuditWatch, show_result
 
     folder = _folder(settings, run, resume)
@@ -156,14 +156,14 @@ def audited(settings: "AuditSettings", run: Path | None, outputs: list[Path], *,
     command = shlex.join(["relumine", *sys.argv[1:]])
     try:
         with AuditWatch(Console(stderr=True)) as watch:
-            result = run_audit(settings, folder, command=command, watch=watch)
+            result = auditing.audited(settings, folder, command=command, watch=watch)
     except KeyboardInterrupt:
         say(f"\nInterrupted. Finished records are kept; the same command with --run {folder} --resume goes on.")
         raise typer.Exit(INTERRUPTED) from None
     console = Console()
     show_result(console, result)
     for path in outputs:
-        path.write_text(_written(result, path), "utf-8")
+        result.save(path)
         console.print(f"wrote {path}", highlight=False, soft_wrap=True)
     raise typer.Exit(exit_code(result))
 
@@ -181,19 +181,6 @@ def _check_writable(path: Path) -> None:
             path.unlink()  # an empty file would look like a report
     except OSError as error:
         raise MisuseError(f"--output: cannot write {path} ({error.strerror}); choose another place") from error
-
-
-def _written(result: "AuditResult", path: Path) -> str:
-    """The result in the format that the file's ending stands for."""
-    if path.suffix.lower() == ".json":
-        return result.to_json()
-    if path.suffix.lower() == ".xml":
-        from relumine.audit.junit import junit_xml
-
-        return junit_xml(result)
-    from relumine.report.page import render
-
-    return render(result)
 
 
 def exit_code(result: "AuditResult") -> int:

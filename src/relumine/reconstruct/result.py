@@ -99,7 +99,7 @@ class Clone(Protocol):
         """Write a .safetensors or .onnx file."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reconstruction:
     """What came out of asking: a clone (if any), the verdict, the cost and the evidence.
 
@@ -113,6 +113,11 @@ class Reconstruction:
     evidence: Evidence = field(default_factory=Evidence)
     method: str = ""
     proved: Clone | None = None
+
+    def __repr__(self) -> str:
+        clone = "no clone" if self.clone is None else f"hidden={self.hidden}"
+        queries = f"{self.spent.gradient_queries:,} gradient and {self.spent.value_queries:,} value queries"
+        return f"<{self.method or 'reconstruction'}: {self.outcome.name}, {clone}, {queries}>"
 
     @property
     def hidden(self) -> tuple[int, ...]:
