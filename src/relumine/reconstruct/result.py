@@ -26,7 +26,7 @@ class Outcome(Enum):
         "Only a part of the network was proved; the remark says what is missing and what it may cost: allow more."
     )
     NOT_THIS_CLASS = "The answers do not come from the class of models this method reconstructs: try another method."
-    NOT_PIECEWISE_LINEAR = "The gradient changes everywhere, so this is not a ReLU network: try a learned student."
+    NOT_PIECEWISE_LINEAR = "The gradient changes everywhere, as no hidden layer found explains: try a learned student."
     SEARCH_FAILED = "The search met a case that its assumptions exclude: try another seed, or the method 'two-layer'."
     REFUSED = "The endpoint refused to answer any more: ask for less, in another way, or with the owner's consent."
     SATURATED = "The probabilities are so close to 0 and 1 that they hide the model: offer logits, or smaller inputs."

@@ -10,6 +10,7 @@ from relumine.reconstruct.lines.search import Line, LineSearch, Sight, piece_err
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.polish.answers import Remembering
 from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.two_layer.mending import Findings
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
@@ -69,6 +70,14 @@ class Asker:
         if self.exhausted:
             raise Stop(Outcome.NOT_THIS_CLASS, f"{self._limit} gradient queries were not enough; raise `limit`")
         return self.oracle(points, gradients=True)
+
+    def seen(self) -> Observations:
+        """The first answer of each pair that was asked to calibrate."""
+        answers = self.oracle.answers()
+        count = len(answers.jacobians)
+        return Observations(answers.points[:count], answers.values[:count], answers.jacobians, self.noise).at(
+            slice(None, None, 2)
+        )
 
     # -- calibration
 

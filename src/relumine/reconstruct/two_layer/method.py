@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.errors import BudgetError, MisuseError
+from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.lines.search import Kink
@@ -14,7 +14,8 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.polish.answers import Answers
 from relumine.reconstruct.polish.method import Polished, polished
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
+from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.asker import Asker
 from relumine.reconstruct.two_layer.mending import Added, AskOnLine, Findings, Ray
@@ -75,18 +76,15 @@ class TwoLayer:
             )
         meter = metered(oracle)
         before = meter.spent
-        run = self._run(meter, np.random.default_rng(rng))
-        outcome, remark = Outcome.RECOVERED, ""
-        try:
-            run.reconstruct()
-        except Stop as stop:
-            outcome, remark = stop.outcome, stop.remark
-        except BudgetError as error:
-            outcome, remark = Outcome.BUDGET_EXHAUSTED, str(error)
-        evidence = run.evidence(remark)
-        return Reconstruction(run.clone(), outcome, meter.spent.since(before), evidence, repr(self))
+        rng = np.random.default_rng(rng)
+        run = self._run(meter, rng)
+        outcome, remark = attempt(run.reconstruct)
+        if outcome is Outcome.NOT_PIECEWISE_LINEAR and isinstance(run, _Run):
+            run = SmoothRun(meter, rng, run.asker.seen(), limit=self.limit, points=self.points)
+            outcome, remark = attempt(run.reconstruct)
+        return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
 
-    def _run(self, meter: Metered, rng: np.random.Generator) -> "_Run | TopRun":
+    def _run(self, meter: Metered, rng: np.random.Generator) -> "_Run | TopRun | SmoothRun":
         if meter.offer.gradient_rows == meter.offer.outputs:
             return _Run(self, meter, rng)
         return TopRun(meter, rng, limit=self.limit, points=self.points)

@@ -1,0 +1,175 @@
+"""One hidden layer with any smooth activation, from the tensor of its Jacobians.
+
+Directions, output vectors and slopes come from the tensor (unfolding.py), scale, bias and activation from each unit's
+own curve (shape.py), the last digits from Gauss–Newton over all answers.
+"""
+
+import numpy as np
+
+from relumine.oracle.base import Answer, Array, Oracle
+from relumine.oracle.logits import LogitLink, in_logits
+from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.activation import Activation
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.noise import noise_in
+from relumine.reconstruct.result import Evidence, Outcome, Stop
+from relumine.reconstruct.tensor.gauss_newton import polished
+from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.shape import CANDIDATES, Shapes, shapes_of
+from relumine.reconstruct.tensor.unfolding import Directions, unfolded
+from relumine.reconstruct.verification import TOLERANCE, fresh_points
+
+# Points of this size bend sigmoids whose rows have length one enough to tell their units apart (the smallest singular
+# value is twice that of points of size one) and leave them unsaturated.
+_SCALE = 3.0
+_FIRST = 6
+# Where curves cannot be told at so few points, more are asked, this often.
+_ROUNDS = 5
+_MORE = 3
+# Fresh points are of these sizes: a unit that is straight near the origin bends farther out.
+_SIZES = (1.0, 4.0, 16.0)
+# Curves that miss no more than this (the median over units) are worth a polish; those of a wrong activation miss 1e-3
+# and more: GELU's two forms are the closest.
+_FITS = 3e-4
+# Largest gap that noise may explain.
+_COARSEST = 1e-3
+
+
+class SmoothRun:
+    """The state of one reconstruction; ``seen`` are answers that were paid for before."""
+
+    def __init__(
+        self, meter: Metered, rng: np.random.Generator, seen: Observations, *, limit: int, points: int
+    ) -> None:
+        self._meter, self._rng, self._limit, self._points = meter, rng, limit, points
+        self._oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
+        self._scale = _SCALE
+        self._noise = seen.noise
+        self._seen = seen
+        self._network: Network | None = None
+        self._gap: float | None = None
+
+    def reconstruct(self) -> None:
+        """Ask, decompose, fit, polish, verify."""
+        with self._meter.phase("search"):
+            self._ask(_FIRST - len(self._seen))
+        for _ in range(_ROUNDS):
+            with self._meter.phase("search"):
+                directions = self._directions()
+            if directions is None:
+                raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "its Jacobians are no sum of units of one hidden layer")
+            if self._verified(directions):
+                return
+            with self._meter.phase("search"):
+                self._ask(max(_MORE, len(self._seen) // 5))
+        raise Stop(Outcome.NOT_VERIFIED, "values at fresh points differ by more than noise explains")
+
+    def _verified(self, directions: Directions) -> bool:
+        """Fit, polish, and compare at fresh points if all answers so far are explained."""
+        network = self._built(directions)
+        if network is None:
+            return False
+        self._network, misfit = polished(network, self._seen, max(1e-13, 0.5 * self._noise.floor))
+        if misfit > self._tolerance:
+            return False
+        with self._meter.phase("verify"):
+            self._gap = self._gap_at_fresh_points(self._network)
+        return self._gap <= self._tolerance
+
+    # -- asking
+
+    def _ask(self, count: int) -> None:
+        """Ask gradients at this many more fresh points whose answers are known."""
+        for _ in range(12):
+            points = self._fresh(count, self._scale)
+            self._limit -= count
+            if self._limit < 0:
+                raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the gradient queries were not enough; raise `limit`")
+            answer = self._oracle(points, gradients=True)
+            known = np.isfinite(answer.values).all(axis=1)
+            self._seen = self._seen.and_(points[known], answer.values[known], answer.jacobians[known])
+            if known.all():
+                break
+            count, self._scale = int((~known).sum()), self._scale / 2
+        else:
+            raise Stop(Outcome.SATURATED)
+        shown = np.concatenate([self._seen.values.ravel(), self._seen.jacobians.ravel()])
+        self._noise = noise_in(shown, self._meter.offer.dtype)
+
+    def _fresh(self, count: int, scale: float) -> Array:
+        offer = self._meter.offer
+        points = fresh_points(offer, count, self._rng) * (scale if offer.box is None else 1.0)
+        rounded = points.astype(offer.dtype).astype(np.float64)
+        return rounded if offer.box is None else np.clip(rounded, *offer.box)
+
+    # -- finding
+
+    def _directions(self) -> Directions | None:
+        """All units, from as few points as show them."""
+        while True:
+            unfolding = unfolded(self._seen.jacobians, self._noise)
+            wanted = unfolding.wanted()
+            if wanted is None:
+                return None
+            missing = wanted - len(self._seen)
+            if missing <= 0:
+                found = unfolding.decomposed(self._rng)
+                if found is not None or len(self._seen) > unfolding.rank + 2 * _FIRST:
+                    return found
+                missing = max(2, len(self._seen) // 6)
+            self._ask(missing)
+
+    def _built(self, directions: Directions) -> Network | None:
+        """The network of the activation that fits the units' curves best."""
+        projections = self._seen.points @ directions.rows.T
+        fits = [shapes_of(projections, directions.slopes, Activation(name)) for name in CANDIDATES]
+        best = min(fits, key=lambda fit: float(np.median(fit.misfits)))
+        return self._assembled(directions, best) if np.median(best.misfits) <= _FITS else None
+
+    def _assembled(self, directions: Directions, shapes: Shapes) -> Network:
+        rows = directions.rows * shapes.scales[:, None]
+        outputs = (directions.outputs * (shapes.factors / shapes.scales)[:, None]).T
+        hidden = shapes.activation(self._seen.points @ rows.T + shapes.shifts)
+        offset = (self._seen.values - hidden @ outputs.T).mean(axis=0)
+        offer = self._meter.offer
+        return Network(
+            (rows, outputs), (shapes.shifts, offset), offer.inputs, values=offer.values, activation=shapes.activation
+        )
+
+    # -- verifying
+
+    @property
+    def _tolerance(self) -> float:
+        return min(max(TOLERANCE["float64"], 500 * self._noise.floor), _COARSEST)
+
+    def _gap_at_fresh_points(self, network: Network) -> float:
+        """At fresh points of several sizes, each relative to the largest answer of its size."""
+        each = -(-self._points // len(_SIZES))
+        return max(self._gap_at(network, self._fresh(each, size)) for size in _SIZES)
+
+    def _gap_at(self, network: Network, points: Array) -> float:
+        """Of logits where they are known, else of probabilities."""
+        answer = self._meter(points, gradients=False)
+        if self._meter.offer.values != "probabilities":
+            return _gap(network.logits(points), answer.values)
+        logits = in_logits(self._meter.offer, Answer(answer.values)).values
+        known = np.isfinite(logits).all(axis=1)
+        ours = network.logits(points[known])
+        ours = ours if ours.shape[1] == 1 else ours - ours.mean(axis=1, keepdims=True)
+        return max(_gap(ours, logits[known]), _gap(network.predict(points), answer.values))
+
+    # -- results
+
+    def clone(self) -> Network | None:
+        """What was found, verified or not."""
+        return self._network
+
+    def evidence(self, remark: str) -> Evidence:
+        """What the outcome rests on."""
+        compared = 0 if self._gap is None else -(-self._points // len(_SIZES)) * len(_SIZES)
+        return Evidence(self._noise.floor, None, self._gap, compared, remark)
+
+
+def _gap(ours: Array, theirs: Array) -> float:
+    largest = float(np.abs(theirs).max(initial=0)) or 1.0
+    return float(np.abs(ours - theirs).max(initial=0)) / largest

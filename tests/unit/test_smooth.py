@@ -1,0 +1,63 @@
+"""One hidden layer of any smooth activation is recovered, and told by its name."""
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from problems import Boxed, Capped, Problem, error, network, two_layer
+
+NAMES = ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid", "softplus", "elu"]
+# sigmoid(z) = (1 + tanh(z/2))/2: answers cannot tell the two apart.
+CALLED = {name: name for name in NAMES} | {"sigmoid": "tanh"}
+
+
+def run(problem: Problem, seed: int = 0) -> rl.Reconstruction:
+    return rl.TwoLayer()(Capped(problem.oracle, 2_000), rng=seed)
+
+
+@pytest.mark.parametrize("activation", NAMES)
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize(("dtype", "exact"), [("float64", 1e-9), ("float32", 1e-4)])
+def test_every_activation_is_recovered_and_named(activation, values, dtype, exact):
+    for seed in range(2):
+        problem = two_layer(20, 12, 5, seed=seed, activation=activation, values=values, dtype=dtype)
+        result = run(problem, seed)
+        assert result.outcome is rl.Outcome.RECOVERED
+        assert result.activation == CALLED[activation]
+        assert result.hidden == (12,)
+        assert error(result, problem) <= exact
+
+
+@pytest.mark.parametrize("activation", ["gelu", "tanh"])
+@pytest.mark.parametrize(("d", "h", "K"), [(50, 32, 10), (784, 64, 10), (50, 32, 3)])
+def test_a_few_queries_are_enough(activation, d, h, K):
+    problem = two_layer(d, h, K, seed=3, activation=activation)
+    result = run(problem)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert result.spent.gradient_queries <= 2.5 * h / K + 8
+    assert error(result, problem) <= 1e-9
+
+
+def test_more_units_than_inputs_show_in_the_other_unfolding():
+    problem = two_layer(10, 24, 6, seed=1, activation="silu")
+    result = run(problem)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert error(result, problem) <= 1e-9
+
+
+def test_a_box_is_kept_to():
+    problem = two_layer(20, 12, 5, seed=1, activation="tanh")
+    result = rl.TwoLayer()(Boxed(problem.oracle, (-1.0, 1.0)), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    inside = np.random.default_rng(0).uniform(-1, 1, (1000, 20))
+    np.testing.assert_allclose(result.predict(inside), problem.predict(inside), atol=1e-9)
+
+
+@pytest.mark.parametrize("K", [1, 3, 6])
+@pytest.mark.parametrize("activation", ["tanh", "softplus"])
+def test_two_hidden_layers_are_never_called_one(K, activation):
+    for seed in range(3):
+        problem = network(12, 9, 6, K, seed=seed, activation=activation)
+        result = run(problem, seed)
+        assert result.outcome in (rl.Outcome.NOT_PIECEWISE_LINEAR, rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_VERIFIED)
+        assert result.evidence.remark
