@@ -27,7 +27,7 @@ ARROWS = {
     "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors"},
     "jobs": {"jobs", "errors"},
     "audit": {
-        *("audit", "console", "jobs", "study", "targets", "endpoints", "zoo", "probe", "defend", "adapt"),
+        *("audit", "console", "jobs", "measures", "study", "targets", "endpoints", "zoo", "probe", "defend", "adapt"),
         *("reconstruct", "explain", "oracle", "errors"),
     },
     "report": {"report", "audit", "defend", "errors"},

@@ -67,7 +67,8 @@ class Knowledge:
 
     def explanation(self) -> Explanation:
         """What a student's maps are made by."""
-        return explanation_of(self.maps, samples=_SAMPLES, steps=_STEPS)
+        smoothing = None if self.maps.path else self.maps.smoothing
+        return explanation_of(self.maps, _STEPS if smoothing is None else min(smoothing.samples, _SAMPLES))
 
 
 def knowledge_of(level: str, chain: Chain | None, deviation: float = 1.0, maps: MapKind = GRADIENT) -> Knowledge:

@@ -9,8 +9,8 @@ from math import floor, log10, sqrt
 
 from relumine.audit.curves import REACHED
 from relumine.audit.data import GAUSSIAN
-from relumine.audit.measures import CLOSE
 from relumine.audit.result import MILESTONES, About, Control, Curve, Need, Record, Spread
+from relumine.measures import CLOSE
 
 # Fewer seeds or test inputs than these leave a figure's spread open.
 _SEEDS = 3

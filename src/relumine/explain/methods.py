@@ -271,14 +271,14 @@ class IntegratedGradients(_GradientSum):
         return (inputs - self.baseline).unsqueeze(1) * gradients
 
 
-def explanation_of(kind: MapKind, *, samples: int | None = None, steps: int = 50) -> Explanation:
-    """The explanation that shows maps of a kind, or what such maps are made of; ``samples``: at most, of SmoothGrad."""
+def explanation_of(kind: MapKind, gradients: int | None = None) -> Explanation:
+    """The explanation that shows maps of a kind, or what such maps are made of; of so many gradients each."""
     if kind.path:
-        return IntegratedGradients(steps)
+        return IntegratedGradients() if gradients is None else IntegratedGradients(gradients)
     if kind.smoothing is not None:
         if kind.smoothing.sigma is None:
             raise MisuseError("SmoothGrad: expected the standard deviation of its noise, which nobody says")
-        return SmoothGrad(kind.smoothing.sigma, min(kind.smoothing.samples, samples or kind.smoothing.samples))
+        return SmoothGrad(kind.smoothing.sigma, gradients or kind.smoothing.samples)
     if kind.times_input:
         return InputTimesGradient()
     return AbsoluteGradient() if kind == MapKind(magnitudes=True) else Gradient()

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from relumine.errors import MisuseError
+from relumine.explain.map_kind import map_kind
 from relumine.jobs.provenance import provenance
-from relumine.study.experiment import FAILED, Access, Experiment, Row, Target
-from relumine.study.measures import measured
+from relumine.measures import Compared
+from relumine.oracle.base import Array, Oracle
+from relumine.study.experiment import FAILED, Access, Experiment, Measures, Row, Target
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,15 @@ if TYPE_CHECKING:
 
 # The answers' noise is drawn from a stream of its own, so that it is not the student's.
 _NOISE = 1
+
+# Agreement away from the data is measured on these points, the same for all experiments.
+_GAUSSIAN_POINTS = 2000
+_GAUSSIAN_SEED = 1807
+
+# Inputs held as float64 rows at once.
+_ROWS_AT_ONCE = 500
+
+Predict = Callable[[Array], Array]
 
 
 class Material(NamedTuple):
@@ -112,9 +123,32 @@ def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) 
         error=None,
         remark=result.evidence.remark,
         spent=_spent(result.spent),
-        measures=None if result.clone is None else measured(result.predict, oracle, split, accuracy),
+        measures=None if result.clone is None else _measures(result.predict, oracle, split, accuracy),
         provenance=provenance(time.perf_counter() - started),
     )
+
+
+def _measures(predict: Predict, oracle: Oracle, split: "Split", target_accuracy: float) -> Measures:
+    """Compare ``predict`` with the unmetered ``oracle`` and with the labels of the test set."""
+    from relumine.zoo import gaussian_inputs
+
+    test, guesses = _compared(predict, oracle, split.test.inputs)
+    gaussian, others = _compared(predict, oracle, gaussian_inputs(_GAUSSIAN_POINTS, split.shape, _GAUSSIAN_SEED))
+    return Measures(
+        test_accuracy=test.share(guesses, test.kind, split.test.labels),
+        target_accuracy=target_accuracy,
+        agreement=test.agreement(guesses, test.kind),
+        gaussian_agreement=gaussian.agreement(others, gaussian.kind),
+        worst_gap=test.gap(guesses, test.kind),
+    )
+
+
+def _compared(predict: Predict, oracle: Oracle, inputs: "np.ndarray") -> tuple[Compared, Array]:
+    """What the target says, and what the student says there."""
+    flat = inputs.reshape(len(inputs), -1)
+    parts = [flat[i : i + _ROWS_AT_ONCE].astype(np.float64) for i in range(0, len(flat), _ROWS_AT_ONCE)]
+    answers = np.concatenate([oracle(rows, gradients=False).values for rows in parts])
+    return Compared(flat, answers, oracle.offer.values), np.concatenate([predict(rows) for rows in parts])
 
 
 def failed_row(experiment: Experiment, error: str, started: float | None = None) -> Row:
@@ -173,20 +207,6 @@ def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Sourc
 
 def explanation(access: Access, deviation: float) -> "Explanation":
     """What the endpoint shows, on data with the standard deviation σ_D = ``deviation``."""
-    from relumine import explain
+    from relumine.explain.methods import explanation_of
 
-    if access.explanation == "smoothgrad":
-        assert access.sigma is not None
-        return explain.SmoothGrad(access.sigma * deviation, **_count("samples", access))
-    if access.explanation == "integrated-gradients":
-        return explain.IntegratedGradients(**_count("steps", access))
-    names = {
-        "gradient": explain.Gradient,
-        "absolute-gradient": explain.AbsoluteGradient,
-        "input-times-gradient": explain.InputTimesGradient,
-    }
-    return names[access.explanation]()
-
-
-def _count(name: str, access: Access) -> dict[str, int]:
-    return {} if access.samples is None else {name: access.samples}
+    return explanation_of(map_kind(access.explanation).smoothed_by((access.sigma or 0) * deviation), access.samples)
