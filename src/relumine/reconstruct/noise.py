@@ -44,10 +44,11 @@ def noise_in(answers: Array, dtype: DType) -> Noise:
     An honest offer says "float32"; a server that answers float32 numbers as JSON, or rounds them, often does not.
     """
     numbers = np.unique(answers[answers != 0])
-    if len(numbers) < _ENOUGH:
-        return Noise(_EPSILON[dtype])
-    single = dtype == "float32" or bool(np.all(numbers == numbers.astype(np.float32)))
-    return Noise(_EPSILON["float32" if single else "float64"], _quantum(numbers, single))
+    enough = len(numbers) >= _ENOUGH
+    with np.errstate(over="ignore"):  # a number like 0.5 tells nothing of the precision; one with more bits does
+        telling = numbers if enough else numbers[numbers != numbers.astype(np.float16)]
+    single = dtype == "float32" or (len(telling) > 0 and bool(np.all(telling == telling.astype(np.float32))))
+    return Noise(_EPSILON["float32" if single else "float64"], _quantum(numbers, single) if enough else 0.0)
 
 
 def _quantum(numbers: Array, single: bool) -> float:
