@@ -22,7 +22,8 @@ def key(row: Row, case: type) -> tuple[object, ...]:
 
 def run_missing(cases: Iterable[Any], run: Callable[[Any], Row], path: Path) -> None:
     """Run the cases that have no row yet, writing each row as it comes."""
-    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=path.parent, text=True).strip()
+    here = Path(__file__).parent
+    commit = subprocess.check_output(["git", "rev-parse", "--short", "HEAD"], cwd=here, text=True).strip()
     known = read(path)
     for case in cases:
         if key(asdict(case), type(case)) in {key(row, type(case)) for row in known}:
