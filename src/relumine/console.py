@@ -155,6 +155,7 @@ def _facts(result: Reconstruction, seconds: float) -> list[tuple[str, str]]:
 def _verified(evidence: Evidence) -> str:
     return (
         f"largest gap {evidence.verification_gap:.1e} of the largest answer, at {evidence.verification_points:,} points"
+        f"{evidence.where and ': '}{evidence.where}"
     )
 
 

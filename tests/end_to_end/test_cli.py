@@ -110,6 +110,17 @@ def test_every_method_recovers_and_writes_a_clone_that_equals_the_target(here, t
     np.testing.assert_allclose(clone.predict(points), oracle(points, gradients=False).values, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["auto", "deep"])
+def test_a_clone_is_compared_at_the_inputs_of_a_file(here, method):
+    np.savez(here / "data.npz", inputs=100 + 3 * np.random.default_rng(0).standard_normal((60, 10)))
+    done = relumine("reconstruct", "targets_here:two_layers", "--data", "data.npz", "--method", method)
+    assert done.exit_code == 0
+    assert "at 60 given inputs, between and around them" in done.output
+    wrong = relumine("reconstruct", "targets_here:two_layers", "--data", "nothing.npz")
+    assert wrong.exit_code == 2
+    assert "nothing.npz: no such file" in wrong.output
+
+
 def test_auto_books_what_each_step_cost(here):
     output = relumine("reconstruct", "targets_here:two_layers").output
     assert "linear: " in output

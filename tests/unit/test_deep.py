@@ -79,7 +79,7 @@ def test_a_coarse_expanding_layer_is_not_called_recovered_and_the_remark_says_wh
     result = run(network(6, 12, 8, 3, seed=0, dtype="float32").oracle)
     assert result.outcome is rl.Outcome.INCOMPLETE
     assert "of layer 1, 12 units are complete" in result.evidence.remark
-    assert "turned" in result.evidence.remark
+    assert "orientation" in result.evidence.remark
 
 
 def test_a_unit_of_the_last_layer_that_is_off_at_few_points_is_found():

@@ -109,7 +109,7 @@ def test_a_linear_target_costs_one_gradient():
     result = run(problem)
     assert result.outcome is RECOVERED
     assert result.hidden == ()
-    assert result.spent.value_queries <= 12 + 120
+    assert result.spent.value_queries <= 12 + 160
 
 
 def test_a_limit_ends_the_search():

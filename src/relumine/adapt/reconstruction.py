@@ -9,8 +9,9 @@ from relumine.adapt.with_offer import WithOffer
 from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Offer
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap
+from relumine.reconstruct.domain import Domain
+from relumine.reconstruct.result import Reconstruction, Reconstructor
+from relumine.reconstruct.verification import verified
 
 
 def reconstruct_behind(
@@ -32,20 +33,13 @@ def reconstruct_behind(
         before, result = meter.spent, asker(meter, rng)
         return replace(result, spent=before.then(result.spent))
     told = WithOffer(meter, offer, one_by_one=one_by_one)
+    smoothed, inputs = maps is not None and maps.smoothing is not None, getattr(asker, "inputs", None)
+    if smoothed and inputs is not None:  # it asks in other coordinates, far away
+        asker = replace(asker, inputs=None)  # type: ignore[type-var]
     with meter.phase("behind the adapter"):
         result = asker(told if maps is None else adapted(told, maps), rng)
-    if maps is not None and maps.smoothing is not None and result.clone is not None:
-        result = _verified(replace(result, clone=restored(result.clone, maps, offer.dtype)), meter, rng)
+    if maps is not None and smoothed and result.clone is not None:
+        # Compared far out so far; near the origin, where biases matter, a clone from afar has fewer digits.
+        result = replace(result, clone=restored(result.clone, maps, offer.dtype))
+        result = verified(result, meter, np.random.default_rng(rng), Domain.as_they_are(meter.offer, inputs))
     return replace(result, spent=meter.spent)
-
-
-def _verified(result: Reconstruction, meter: Metered, rng: int | np.random.Generator | None) -> Reconstruction:
-    """Compared far out so far; near the origin, where biases matter, a clone from afar has fewer digits."""
-    if result.outcome is not Outcome.RECOVERED:
-        return result
-    points = fresh_points(meter.offer, FRESH_POINTS, np.random.default_rng(rng))
-    with meter.phase("verify"):
-        gap = relative_gap(result.predict, meter, points)
-    outcome = Outcome.RECOVERED if gap <= TOLERANCE[meter.offer.dtype] else Outcome.NOT_VERIFIED
-    evidence = replace(result.evidence, verification_gap=gap, verification_points=FRESH_POINTS)
-    return replace(result, outcome=outcome, evidence=evidence)

@@ -10,6 +10,7 @@ from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
     from relumine.defend.registry import Chain
+    from relumine.oracle.base import Array
     from relumine.reconstruct.result import Reconstructor
 
 ValueName = Literal["logits", "probabilities", "real"]
@@ -55,6 +56,13 @@ Method = Annotated[
     ),
 ]
 Hidden = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of hidden units, for --method paper.")]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Inputs that TARGET is made for, as of 'audit': where to search, and where a clone must be right.",
+    ),
+]
 Budget = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ask at most this many queries.")]
 Run = Annotated[
     Path | None,
@@ -107,16 +115,17 @@ def chosen_defence(specs: list[str] | None) -> "Chain | None":
     return chain
 
 
-def chosen_method(method: MethodName, hidden: int | None) -> "Reconstructor":
-    """What --method and --hidden say."""
+def chosen_method(method: MethodName, hidden: int | None, inputs: "Array | None" = None) -> "Reconstructor":
+    """What --method and --hidden say, told which inputs the target is made for."""
     import relumine as rl
 
     if method == "paper":
         if hidden is None:
             raise MisuseError("--method paper needs to know the number of hidden units: add --hidden N")
-        return rl.PaperTwoLayer(hidden=hidden)
+        return rl.PaperTwoLayer(hidden=hidden, inputs=inputs)
     if hidden is not None:
         raise MisuseError("--hidden belongs to --method paper; the other methods find the number themselves")
     names = {"two-layer": "TwoLayer", "values": "TwoLayerFromValues"}
-    asker: Reconstructor = getattr(rl, names.get(method, method.capitalize()))()
+    where = {} if inputs is None else {"inputs": inputs}
+    asker: Reconstructor = getattr(rl, names.get(method, method.capitalize()))(**where)
     return asker

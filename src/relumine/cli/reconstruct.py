@@ -32,6 +32,7 @@ def reconstruct(
     budget: options.Budget = None,
     seed: options.Seed = 0,
     hidden: options.Hidden = None,
+    data: options.Inputs = None,
     input_shape: options.InputShape = None,
     values: options.Values = None,
     gradients: options.Gradients = None,
@@ -57,7 +58,7 @@ def reconstruct(
 ) -> None:
     """Ask a model questions until its parameters are known.
 
-    What was found is compared with TARGET at fresh points before it is called recovered.
+    What was found is compared with TARGET at fresh points, and at all inputs of --data, before it is called recovered.
 
     For models that you own or are allowed to test.
     """
@@ -65,6 +66,7 @@ def reconstruct(
         from rich.console import Console
 
         from relumine.adapt.reconstruction import reconstruct_behind
+        from relumine.audit.data import load_data
         from relumine.console import Watch, about_endpoint, show
         from relumine.endpoints import EndpointOptions
         from relumine.explain.map_kind import map_kind
@@ -75,7 +77,7 @@ def reconstruct(
         from relumine.reconstruct.export import check_writable
         from relumine.targets import fingerprint, load_target
 
-        asker = options.chosen_method(method, hidden)
+        options.chosen_method(method, hidden)  # what is wrong with it is said before anything is loaded
         defence = options.chosen_defence(defend)
         if defence is not None:
             _check_defensible(target, defence, run)
@@ -88,6 +90,8 @@ def reconstruct(
             oracle = load_target(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
+        inputs = None if data is None else load_data(data, oracle.offer.inputs).rows
+        asker = options.chosen_method(method, hidden, inputs)
         remote = oracle if isinstance(oracle, HttpOracle) else None
         if defence is not None:
             oracle = defence(oracle, rng=seed)
@@ -95,6 +99,8 @@ def reconstruct(
             run = remote.run / f"{method}-{seed}"  # paid answers are always kept
             say(f"answers are kept in {run}")
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
+        if data is not None:
+            facts["data"] = fingerprint(str(data))
         ledger = _ledger(run, oracle, defend=defence, **facts) if run else None
         started = time.monotonic()
         with Watch(screen) as watch, interruption_explained(watch, ledger):

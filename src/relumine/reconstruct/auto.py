@@ -1,18 +1,20 @@
 """Auto: the simplest method that explains the target."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from relumine.oracle.base import Offer, Oracle
+from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metering.metered import Spent, Tally, metered
 from relumine.oracle.metering.recording import Recorder
 from relumine.reconstruct.deep.method import Deep
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.two_layer.method import TwoLayer
 from relumine.reconstruct.values.method import TwoLayerFromValues
+from relumine.reconstruct.verification import verified
 
 # What no other method would change; what rules out the exact methods that follow.
 _FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)
@@ -33,38 +35,46 @@ class Auto:
     recovered clone is returned, or what the last step said.
 
     student: a method for what no exact one could reconstruct, e.g. GradientMatching(…)
+    inputs: the owner's inputs, n×d: where to search, and where a clone must be right
     """
 
     student: Reconstructor | None = None
+    inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
-        meter = Recorder(metered(oracle))
-        generator = np.random.default_rng(rng)
+        target, generator = metered(oracle), np.random.default_rng(rng)
+        domain = Domain.of(target.offer, self.inputs)
+        meter = Recorder(domain.standardised(target))
         phases: dict[str, Tally] = {}
-        for name, method in _steps(meter.offer).items():
+        for name, method in _steps(meter.offer, domain.inner).items():
             before = meter.spent
             result = method(meter, generator)
+            if result.evidence.where != domain.where:
+                result = verified(result, meter, generator, domain)
             phases |= {f"{name}: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
             if result.outcome in _FINAL:
-                return replace(result, spent=Spent.of(phases))
+                return domain.restored(replace(result, spent=Spent.of(phases)))
             if result.outcome in _HOPELESS or (name, result.outcome) == _SAID_AGAIN:
                 break
         if self.student is None:
             remark = "; ".join(filter(None, (result.evidence.remark, _STUDENT_NEXT)))
-            return replace(result, spent=Spent.of(phases), evidence=replace(result.evidence, remark=remark))
-        before = meter.spent
-        result = self.student(meter, generator)
-        phases |= {f"student: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
+            evidence = replace(result.evidence, remark=remark)
+            return domain.restored(replace(result, spent=Spent.of(phases), evidence=evidence))
+        before = target.spent
+        result = self.student(target, generator)
+        phases |= {f"student: {phase}": tally for phase, tally in target.spent.since(before).phases.items()}
         return replace(result, spent=Spent.of(phases))
 
 
-def _steps(offer: Offer) -> dict[str, Callable[[Recorder, np.random.Generator], Reconstruction]]:
+def _steps(offer: Offer, domain: Domain) -> dict[str, Callable[[Recorder, np.random.Generator], Reconstruction]]:
+    linear, values = Linear(inputs=domain), TwoLayerFromValues(inputs=domain)
     if offer.gradient_rows == offer.outputs:
-        return {"linear": Linear(), "two layers": TwoLayer(), "deep": _deep}
+        deep = Deep(inputs=domain)
+        return {
+            "linear": linear,
+            "two layers": TwoLayer(),
+            "deep": lambda meter, rng: deep.after(meter.kept(), meter, rng),
+        }
     if offer.gradients != "none":
-        return {"linear": Linear(), _ONE_EXPLAINED: TwoLayer(), "two layers from values": TwoLayerFromValues()}
-    return {"linear": Linear(), "two layers from values": TwoLayerFromValues()}
-
-
-def _deep(meter: Recorder, rng: np.random.Generator) -> Reconstruction:
-    return Deep().after(meter.kept(), meter, rng)
+        return {"linear": linear, _ONE_EXPLAINED: TwoLayer(), "two layers from values": values}
+    return {"linear": linear, "two layers from values": values}

@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Oracle
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
-from relumine.reconstruct.verification import fresh_points
 
 # In a box lines start in its inner part, this share of its width.
 _INSIDE = 0.9
@@ -15,8 +15,9 @@ _INSIDE = 0.9
 class Comparison:
     """Fresh points, and points close to the recovered boundaries, where a misplaced or double one would show."""
 
-    def __init__(self, oracle: Oracle, rng: np.random.Generator) -> None:
+    def __init__(self, oracle: Oracle, rng: np.random.Generator, domain: Domain | None = None) -> None:
         self._oracle = oracle
+        self.domain = domain or Domain.of(oracle.offer, None)
         self._rng = rng
         self.scale = 1.0
         self.lost = 0  # points whose answers were saturated
@@ -33,17 +34,12 @@ class Comparison:
         return float(np.abs(self.answers).max(initial=0)) or 1.0
 
     def representable(self, points: Array) -> Array:
-        """Rounded to the target's precision, so that it computes at these very points and not beside them.
-
-        What rounding put outside of a box is put back, since it would be refused.
-        """
-        offer = self._oracle.offer
-        rounded = points.astype(offer.dtype).astype(np.float64)
-        return rounded if offer.box is None else np.clip(rounded, *offer.box)
+        """Rounded to the target's precision, so that it computes at these very points and not beside them."""
+        return self.domain.representable(points)
 
     def fresh(self, count: int) -> Array:
         """Points that nobody has seen; smaller ones where answers far out are saturated."""
-        points = fresh_points(self._oracle.offer, count, self._rng)
+        points = self.domain.fresh(count, self._rng)
         return self.representable(points if self._oracle.offer.box is not None else points * self.scale)
 
     def line(self) -> Line:
@@ -59,10 +55,13 @@ class Comparison:
         return Line(start, (high - low) / 4 * self._rng.standard_normal(offer.dimension))
 
     def ask(self, points: Array) -> None:
-        """Ask the values at these points; saturated ones tell nothing."""
+        """Ask the values at these points."""
         if not len(points):
             return
-        values = self._oracle(points, gradients=False).values
+        self.add(points, self._oracle(points, gradients=False).values)
+
+    def add(self, points: Array, values: Array) -> None:
+        """Take note of the values at these points; saturated ones tell nothing."""
         known = np.isfinite(values).all(axis=1)
         self.lost += int((~known).sum())
         self.points = np.concatenate([self.points, points[known]])

@@ -5,7 +5,7 @@ logistic regression, f = σ(w·x + b) has ∇f = f·(1 − f)·w. Softmax regres
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +15,10 @@ from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.function import FunctionOracle
 from relumine.oracle.logits import LogitLink, saturated
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.domain import Domain, fresh_points
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap
-
-# A larger gap, relative to the largest answer, is a bend of the target; a smaller one may be rounding.
-_BENT = 1e-3
-
-# This many fresh points are compared before all others: a target of another class costs no more.
-_FIRST_POINTS = 4
-
-# Besides the usual scale, points this much further out are compared: there a bend shows that is far from the origin.
-_FAR = {"real": 100, "logits": 100, "probabilities": 10}
+from relumine.reconstruct.verification import BENT, TOLERANCE, met
 
 # σ(z) is read best where |z| is small: beyond this it is worth asking again closer to z = 0.
 _CLEAR_LOGIT = 3.0
@@ -51,35 +43,42 @@ class Linear:
 
     All gradients offered: one gradient query. Top-class gradients: about one query per class (K − 1 with
     probabilities). Values alone: d + 1 value queries, after 3 that refuse most other targets. Then verification.
+
+    inputs: the owner's inputs, n×d: where to ask, and where a clone must be right
     """
+
+    inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
         """Read the weights and biases, then compare with the target at fresh points."""
         _check_offer(oracle.offer)
-        meter, generator = metered(oracle), np.random.default_rng(rng)
+        generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs)
+        meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run = _LinearRun(meter, generator)
+        run = _LinearRun(meter, domain, generator)
         outcome, remark = attempt(run.reconstruct)
         clone = None if outcome is Outcome.NOT_THIS_CLASS else run.clone
         evidence = replace(run.evidence, remark=remark)
-        return Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
+        result = Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
+        return domain.restored(result)
 
 
 class _LinearRun:
     """The state of one reconstruction."""
 
-    def __init__(self, meter: Metered, rng: np.random.Generator) -> None:
-        self._meter, self._rng = meter, rng
+    def __init__(self, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
+        self._meter, self._domain, self._rng = meter, domain, rng
         self.clone: Network | None = None
         self.evidence = Evidence()
 
     def reconstruct(self) -> None:
         self.clone = _read(self._meter, self._rng)
-        self.evidence = _compared(self.clone, self._meter, self._rng)
-        gap = self.evidence.verification_gap or 0.0
-        if gap > TOLERANCE[self._meter.offer.dtype]:
-            bent = gap > _BENT and not self._meter.offer.random
-            raise Stop(Outcome.NOT_THIS_CLASS if bent else Outcome.NOT_VERIFIED)
+        offer = self._meter.offer
+        with self._meter.phase("verify"):
+            found = met(self.clone, self._meter, self._domain, self._rng, TOLERANCE[offer.dtype])
+        self.evidence = found.evidence
+        if found.wrong:
+            raise Stop(Outcome.NOT_THIS_CLASS if found.gap > BENT and not offer.random else Outcome.NOT_VERIFIED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +127,7 @@ def _refuse_bent(logits: Oracle, rng: np.random.Generator) -> None:
         answer = logits(np.array([a, (a + b) / 2, b]), gradients=False)
         if not saturated(answer).any():
             first, middle, last = answer.values
-            if np.abs(first / 2 + last / 2 - middle).max() > _BENT * np.abs(answer.values).max():
+            if np.abs(first / 2 + last / 2 - middle).max() > BENT * np.abs(answer.values).max():
                 raise Stop(Outcome.NOT_THIS_CLASS, "three points on a line have values that are not on a line")
             return
 
@@ -294,24 +293,8 @@ def _into_box(offer: Offer, x: Array) -> Array:
     return x if offer.box is None else np.clip(x, *offer.box)
 
 
-def _compared(clone: Network, meter: Metered, rng: np.random.Generator) -> Evidence:
-    """Compare at fresh points, a few first; far from the origin as well where inputs have no limit."""
-    scales = (1, _FAR[meter.offer.values]) if meter.offer.box is None else (1,)
-    tolerance = TOLERANCE[meter.offer.dtype]
-    gap, compared = 0.0, 0
-    with meter.phase("verify"):
-        for count in (_FIRST_POINTS, FRESH_POINTS - _FIRST_POINTS):
-            for scale in scales:
-                inputs = scale * fresh_points(meter.offer, count, rng)
-                gap = max(gap, relative_gap(clone.predict, meter, inputs))
-                compared += count
-            if gap > tolerance:
-                break
-    return Evidence(verification_gap=gap, verification_points=compared)
-
-
 def _check_offer(offer: Offer) -> None:
-    if offer.values not in _FAR:
+    if offer.values not in ("real", "logits", "probabilities"):
         raise MisuseError(
             f"Linear: expected an oracle whose values are real numbers, logits or probabilities, got {offer.values!r}; "
             "without values the biases cannot be found"

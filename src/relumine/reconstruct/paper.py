@@ -4,7 +4,7 @@ The target is f(x) = Σ w_i·max(A_i·x, 0) with h units: unit rows, linearly in
 Departures from the printed text are listed, with their reasons and tests, in docs/paper.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import asinh, pi, sqrt
 from typing import Literal
@@ -17,9 +17,10 @@ from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.finite_difference import FiniteDifferences, paper_step
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
-from relumine.reconstruct.verification import FRESH_POINTS, TOLERANCE, fresh_points, relative_gap
+from relumine.reconstruct.verification import verified
 
 Bound = Literal["paper", "tight"]
 
@@ -33,7 +34,6 @@ _ROUNDING = 0.25
 _TOO_NOISY = 0.3
 
 # The target is homogeneous, so a clone must also agree far from (in a box: close to) the origin, where biases show.
-_FAR, _NEAR = 1e3, 1e-3
 
 
 class Failure(Exception):
@@ -82,6 +82,8 @@ class PaperTwoLayer:
                 a third of the queries; None takes the paper's with gradients and the tight one with values
                 alone, where the paper's step is below what floating point resolves
 
+    inputs:     the owner's inputs, n×d: their scale is the line's, and a clone must be right there
+
     An oracle without gradients is asked as in Algorithm 1-MQ: d + 1 values instead of each gradient.
     """
 
@@ -89,6 +91,7 @@ class PaperTwoLayer:
     delta: float = 0.05
     separation: float = 0.1
     bound: Bound | None = None
+    inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _require(self.hidden >= 1, "hidden", "at least 1 unit", self.hidden)
@@ -99,18 +102,20 @@ class PaperTwoLayer:
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
         """Algorithm 1, ``learnModel``: recover Z, then s; then verify."""
         _check_offer(oracle.offer)
-        meter, generator = metered(oracle), np.random.default_rng(rng)
+        generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs, centred=False)
+        meter = domain.standardised(metered(oracle))
         before = meter.spent
         clone: Network | None = None
         evidence = Evidence()
         try:
             clone, evidence = self._learn_model(meter, generator)
-            outcome, evidence = _verified(clone, evidence, meter, generator)
+            outcome = Outcome.RECOVERED
         except Failure as failure:
             outcome, evidence = Outcome.SEARCH_FAILED, Evidence(remark=str(failure))
         except BudgetError as error:
             outcome, evidence = Outcome.BUDGET_EXHAUSTED, Evidence(remark=str(error))
-        return Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
+        result = Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
+        return domain.restored(verified(result, meter, generator, domain))
 
     def search(self, offer: Offer) -> BinarySearch:
         """l, ε and s for this offer."""
@@ -337,18 +342,6 @@ def _network(offer: Offer, Z: Array, s: Array) -> Network:
         inputs=offer.inputs,
         values=offer.values,
     )
-
-
-def _verified(
-    clone: Network, evidence: Evidence, oracle: Metered, rng: np.random.Generator
-) -> tuple[Outcome, Evidence]:
-    other_scale = _FAR if oracle.offer.box is None else _NEAR
-    with oracle.phase("verify"):
-        points = [fresh_points(oracle.offer, FRESH_POINTS, rng) * scale for scale in (1, other_scale)]
-        gap = max(relative_gap(clone.predict, oracle, inputs) for inputs in points)
-    equal = gap <= TOLERANCE[oracle.offer.dtype]
-    evidence = replace(evidence, verification_gap=gap, verification_points=sum(map(len, points)))
-    return Outcome.RECOVERED if equal else Outcome.NOT_VERIFIED, evidence
 
 
 def _half_width(offer: Offer) -> float:

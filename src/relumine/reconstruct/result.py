@@ -1,7 +1,7 @@
 """Reconstruction, Outcome, Evidence: what a reconstructor returns."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -43,6 +43,7 @@ class Evidence:
     remark:               what a reader should know besides
     accuracy:             how close to the target the noise of its answers lets any clone come, where they are noisy:
                           the largest error expected at fresh points, relative to the largest |answer|
+    where:                where the clone was compared
     """
 
     noise_floor: float | None = None
@@ -51,11 +52,17 @@ class Evidence:
     verification_points: int = 0
     remark: str = ""
     accuracy: float | None = None
+    where: str = ""
 
     @property
     def disagreement_below(self) -> float | None:
         """With 95 % confidence the clone differs from the target on less than this share of such points."""
         return 3 / self.verification_points if self.verification_points else None
+
+    def and_met(self, gap: float, points: int, where: str) -> "Evidence":
+        """This and a further comparison."""
+        gap, points = max(gap, self.verification_gap or 0.0), self.verification_points + points
+        return replace(self, verification_gap=gap, verification_points=points, where=where)
 
 
 class Stop(Exception):

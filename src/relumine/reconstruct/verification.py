@@ -1,10 +1,19 @@
-"""Verification: no reconstruction is called recovered before it met the target at fresh points."""
+"""Verification: no reconstruction is called recovered before it met the target where its inputs lie (domain.py)."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relumine.oracle.base import Array, DType, Offer, Oracle
+from relumine.errors import BudgetError
+from relumine.oracle.base import Answer, Array, DType, Offer, Oracle
+from relumine.oracle.logits import in_logits
+from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.domain import Domain, fresh_points
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.result import Clone, Evidence, Outcome, Reconstruction
+
+__all__ = ["BENT", "FRESH_POINTS", "TOLERANCE", "Met", "fresh_points", "met", "relative_gap", "verified"]
 
 # Largest gap, relative to the largest answer, at which a clone counts as equal. float64 leaves room for sums over
 # thousands of units; in float32 the target itself is only known to about 1e-6 of its largest value.
@@ -14,15 +23,104 @@ TOLERANCE: dict[DType, float] = {"float64": 1e-9, "float32": 1e-4}
 # methods add points that lie close to the boundaries they found, where a wrong one would show.
 FRESH_POINTS = 40
 
+# A larger gap, relative to the largest answer, is a target of another kind; a smaller one may be rounding.
+BENT = 1e-3
 
-def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:
-    """Points that no search has seen: N(0, I); in a valid box every second one uniform, the others near its corners."""
-    if offer.box is None:
-        return rng.standard_normal((count, offer.dimension))
-    low, high = offer.box
-    share = rng.uniform(size=(count, offer.dimension))
-    share[1::2] = rng.beta(0.2, 0.2, size=share[1::2].shape)
-    return low + (high - low) * share
+# By how many rounding units of the largest answer one may be off: it is a sum of many products. A probability by
+# fewer: it was summed over classes and divided.
+_ROUNDING, _DIGITS = 64, 8
+# A gap elsewhere may be so many times the one that a method found and accepted: noise that it knows of.
+_ACCEPTED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Met:
+    """A comparison: its largest ``gap``, ``points`` asked and their ``values``, how many are ``wrong``, and where."""
+
+    gap: float
+    points: Array
+    values: Array
+    wrong: int
+    where: str
+
+    @property
+    def evidence(self) -> Evidence:
+        """What it proves by itself."""
+        return Evidence().and_met(self.gap, len(self.points), self.where)
+
+
+def met(
+    clone: Clone, oracle: Oracle, domain: Domain, rng: np.random.Generator, tolerance: float, noise: float = 0.0
+) -> Met:
+    """Compare at all places of the domain; at the first only, if the clone is far off there.
+
+    noise: of one answer, relative to its size, if that is more than rounding
+    """
+    places = [domain.representable(points) for points in domain.places(rng).values()]
+    answers = [oracle(places[0], gradients=False).values]
+    usual = _spread(answers[0])
+    first = float(_gaps(clone, oracle.offer, places[0], answers[0], usual, noise).max())
+    if len(places) > 1 and first <= max(tolerance, BENT):
+        ends = np.cumsum([len(points) for points in places[1:]])[:-1]
+        answers += np.split(oracle(np.concatenate(places[1:]), gradients=False).values, ends)
+    pairs = list(zip(places, answers, strict=False))
+    gaps = np.concatenate([_gaps(clone, oracle.offer, points, values, usual, noise) for points, values in pairs])
+    where = domain.where if len(answers) == len(places) else "at N(0, I)"
+    points, values = np.concatenate(places[: len(answers)]), np.concatenate(answers)
+    return Met(float(gaps.max()), points, values, int((gaps > tolerance).sum()), where)
+
+
+def _spread(answers: Array) -> float:
+    return float(np.ptp(answers, axis=0).max())
+
+
+def _gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: float, noise: float) -> Array:
+    """n: |prediction − answer| beyond rounding, relative to the spread of the answers.
+
+    Of these points, or the usual one if that is larger: a constant that is large must not hide what varies.
+    Probabilities are compared as logits, where their digits show them: a wrong one must not hide behind saturation.
+    """
+    rounding = float(np.finfo(offer.dtype).eps)
+    missed = np.abs(clone.predict(points) - answers).max(axis=1)
+    if offer.values != "probabilities" or not isinstance(clone, Network):
+        missed -= _ROUNDING * rounding * np.abs(answers).max()
+        return np.asarray(np.maximum(missed, 0) / (max(_spread(answers), usual) or 1.0))
+    truth, said = in_logits(offer, Answer(answers)).values, clone.logits(points)
+    said = said - said.mean(axis=1, keepdims=True) if offer.outputs > 1 else said
+    # A probability that was computed as 1 − p has the rounding error of p.
+    smallest = np.minimum(answers.min(axis=1), 1 - answers.max(axis=1) if offer.outputs == 1 else 1.0)
+    unsure = _DIGITS * max(noise, rounding)
+    by_logits = np.abs(said - truth).max(axis=1) - unsure / np.maximum(smallest, 1e-300)
+    missed = np.where(np.isfinite(by_logits), by_logits, missed - unsure)
+    return np.asarray(np.maximum(missed, 0) / max(1.0, float(np.abs(said).max())))
+
+
+def verified(
+    result: Reconstruction,
+    meter: Metered,
+    rng: np.random.Generator,
+    domain: Domain | None = None,
+    tolerance: float | None = None,
+) -> Reconstruction:
+    """A recovered clone compared at all places of the domain; NOT_VERIFIED where it differs.
+
+    domain: in the coordinates of ``meter``; without it N(0, I) at several scales, or the box
+    """
+    if result.outcome is not Outcome.RECOVERED or result.clone is None:
+        return result
+    evidence, before = result.evidence, meter.spent
+    domain = domain or Domain.of(meter.offer, None)
+    accepted = _ACCEPTED * max(evidence.verification_gap or 0.0, evidence.accuracy or 0.0)
+    try:
+        with meter.phase("verify"):
+            allowed = max(tolerance or TOLERANCE[meter.offer.dtype], accepted)
+            found = met(result.clone, meter, domain, rng, allowed, evidence.noise_floor or 0.0)
+        outcome = Outcome.NOT_VERIFIED if found.wrong else Outcome.RECOVERED
+        evidence = evidence.and_met(found.gap, len(found.points), found.where)
+    except BudgetError as error:
+        outcome, evidence = Outcome.BUDGET_EXHAUSTED, replace(evidence, remark=str(error))
+    spent = result.spent.then(meter.spent.since(before))
+    return replace(result, outcome=outcome, spent=spent, evidence=evidence)
 
 
 def relative_gap(predict: Callable[[Array], Array], oracle: Oracle, inputs: Array) -> float:

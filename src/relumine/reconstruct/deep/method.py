@@ -1,6 +1,6 @@
 """Deep: fully connected ReLU networks with any number of hidden layers, from gradients."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,10 @@ from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.deep.growth import Growth
 from relumine.reconstruct.deep.search import Search
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
+from relumine.reconstruct.verification import TOLERANCE, Met, met
 
 # Fewer points than this are never compared.
 _LEAST_POINTS = 100
@@ -35,10 +37,12 @@ class Deep:
     limit: give up after this many gradient queries
     points: how many fresh points to compare per hidden unit, by value queries: as many Gaussian ones as ones made to
         switch on units that rarely are
+    inputs: the owner's inputs, n×d: where to search, and where a clone must be right
     """
 
     limit: int = 50_000
     points: int = 12
+    inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.limit < 10 or self.points < 1:
@@ -57,27 +61,29 @@ class Deep:
                 f"Deep needs values and gradients of all outputs; the oracle offers values={offer.values!r}, "
                 f"gradients={offer.gradients!r}"
             )
-        meter = metered(oracle)
+        domain = Domain.of(offer, self.inputs)
+        meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run = _DeepRun(self, meter, np.random.default_rng(rng))
+        run = _DeepRun(self, meter, domain, np.random.default_rng(rng))
         outcome, remark = attempt(lambda: run.reconstruct(earlier))
         proved = None if outcome is Outcome.RECOVERED else run.growth.proved()
         spent = meter.spent.since(before)
-        return Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved)
+        return domain.restored(Reconstruction(run.network, outcome, spent, run.evidence(remark), repr(self), proved))
 
 
 class _DeepRun:
     """The state of one reconstruction."""
 
-    def __init__(self, settings: Deep, meter: Metered, rng: np.random.Generator) -> None:
+    def __init__(self, settings: Deep, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.search = Search(meter, settings.limit, rng)
+        self.search = Search(meter, settings.limit, domain, rng)
         self.comparison = self.search.comparison
         self.growth = Growth(self.search, meter)
         self.network: Network | None = None
         self.gaussian = 0  # so many of the compared points are Gaussian
+        self.met: Met | None = None  # the last comparison at all places of the domain
 
     def reconstruct(self, earlier: tuple[Array, Answer] | None) -> None:
         """Grow a network; where it is wrong, trace what is missing, and grow again."""
@@ -92,6 +98,8 @@ class _DeepRun:
             network = self.network = self.search.polished(network)
             self._compare(network)
             wrong = np.flatnonzero(self._misses(network) > self._tolerance)
+            if not len(wrong):
+                wrong = self._met_elsewhere(network)
             if not len(wrong):
                 return
             with self.meter.phase("trace"):
@@ -115,6 +123,21 @@ class _DeepRun:
             self.comparison.ask(self.comparison.fresh(each))
             self.gaussian = len(self.comparison.points)
             self.comparison.ask(self._spread(each))
+
+    def _met_elsewhere(self, network: Network) -> NDArray[np.intp]:
+        """Compare at all places of the domain; which of the compared points, with these among them, are wrong."""
+        offer, domain = self.search.offer, self.comparison.domain
+        tolerance = max(self._tolerance, TOLERANCE[offer.dtype])
+        with self.meter.phase("verify"):
+            where = domain if self.met is None else domain.without_samples
+            found = self.met = met(network, self.meter, where, self.rng, tolerance, self.search.noise.floor)
+        if not found.wrong:
+            return np.empty(0, dtype=np.intp)
+        self.comparison.add(found.points, self.search.as_logits(Answer(found.values)).values)
+        wrong = np.flatnonzero(self._misses(network) > self._tolerance)
+        if not len(wrong):
+            raise Stop(Outcome.NOT_VERIFIED, "the clone differs where the probabilities are saturated")
+        return wrong
 
     def _spread(self, count: int) -> Array:
         """Points at which few or many first-layer units are on, by much or by little: rare units show at some."""
@@ -169,4 +192,7 @@ class _DeepRun:
     def evidence(self, remark: str) -> Evidence:
         compared = self.network is not None and len(self.comparison.points) > 0
         gap = float(self._misses(self.network).max()) if self.network and compared else None
-        return Evidence(self.search.noise.floor, None, gap, len(self.comparison.points), remark)
+        evidence = Evidence(self.search.noise.floor, None, gap, len(self.comparison.points), remark)
+        if self.met is None:
+            return evidence
+        return evidence.and_met(self.met.gap, len(self.met.points), self.met.where)

@@ -9,6 +9,7 @@ from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.deep.book import Book
 from relumine.reconstruct.deep.precision import precision_for
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line, LineSearch, Sight
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
@@ -32,10 +33,10 @@ _KINKS = 0.05
 class Search:
     """Asks for gradients along lines, and keeps the answers."""
 
-    def __init__(self, meter: Metered, limit: int, rng: np.random.Generator) -> None:
+    def __init__(self, meter: Metered, limit: int, domain: Domain, rng: np.random.Generator) -> None:
         self.offer = meter.offer
         self.oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
-        self.comparison = Comparison(self.oracle, rng)
+        self.comparison = Comparison(self.oracle, rng, domain)
         self.book = Book(self.offer.dimension, self.offer.outputs)
         self.noise = Noise(0.0)
         self.precision = precision_for(self.noise)
@@ -49,7 +50,7 @@ class Search:
         if self.book.count + len(points) > self._limit:
             raise Stop(Outcome.INCOMPLETE, f"{self._limit} gradient queries were not enough; raise `limit`")
         points = self.comparison.representable(points)
-        answer = self._as_logits(self._meter(points, gradients=True))
+        answer = self.as_logits(self._meter(points, gradients=True))
         if not np.isfinite(answer.values).all():
             raise Saturated
         first = self.book.count
@@ -71,7 +72,8 @@ class Search:
         steep = order[: int(_PRODUCTS / sizes)]
         return polished(network, Answers(points[order], values[order], jacobians[steep]), self.noise).network
 
-    def _as_logits(self, answer: Answer) -> Answer:
+    def as_logits(self, answer: Answer) -> Answer:
+        """What the target said, as logits where it said probabilities."""
         if self.offer.values != "probabilities":
             return answer
         return in_logits(self.offer, answer)
@@ -98,7 +100,7 @@ class Search:
         for _ in range(12):
             points = self.comparison.representable(self.comparison.line().points([0.0, near]))
             answer = self._meter(points, gradients=True)
-            logits = self._as_logits(answer)
+            logits = self.as_logits(answer)
             if np.isfinite(logits.values).all():
                 self.book.add(points, logits)
                 return answer
@@ -107,7 +109,7 @@ class Search:
 
     def recall(self, points: Array, answer: Answer) -> None:
         """Use what another method has asked: every answer, and the line on which most of them lie as a whole line."""
-        answer = self._as_logits(answer)
+        answer = self.as_logits(answer)
         known = np.isfinite(answer.values).all(axis=1)
         if known.sum() < 2:
             return

@@ -5,6 +5,7 @@ import numpy as np
 from relumine.oracle.base import Array
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.values.fit import Known, answered
@@ -18,13 +19,14 @@ _SHOWS = 4.0
 class Asker:
     """Answers as they are, or as logits; ``paid`` has all of them, ``steep`` is how large a gradient's entries are."""
 
-    def __init__(self, meter: Metered, noise: Noise, limit: int) -> None:
+    def __init__(self, meter: Metered, noise: Noise, limit: int, domain: Domain) -> None:
         self.noise = noise
         self.paid: list[tuple[Array, Array]] = []
         self.steep = 0.0
         self.probabilities = meter.offer.values == "probabilities"
         self._meter = meter
         self._limit = limit
+        self._domain = domain
         self._link = LogitLink(meter) if self.probabilities else None
         self._asked = 0
 
@@ -33,7 +35,7 @@ class Asker:
         self._asked += len(points)
         if self._asked > self._limit:
             raise Stop(Outcome.NOT_THIS_CLASS, f"{self._limit} value queries were not enough; raise `limit`")
-        points = points.astype(self._meter.offer.dtype).astype(np.float64)  # so that it answers at these very points
+        points = self._domain.representable(points)  # so that it answers at these very points
         values = self._meter(points, gradients=False).values
         self.paid.append((points, values))
         return values

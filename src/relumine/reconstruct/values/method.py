@@ -5,7 +5,7 @@ d values each. That is about (d + 8)(h + 1) values, where the network has (d + 1
 takes a gradient by differences for each of its h·log(h/δ) queries).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from relumine.oracle.base import Array, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow, shallow_from_pieces
@@ -23,7 +24,7 @@ from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.values.noisy import FewDigits
 from relumine.reconstruct.values.slopes import middles
-from relumine.reconstruct.verification import FRESH_POINTS
+from relumine.reconstruct.verification import FRESH_POINTS, verified
 
 # A step along an axis is this part of √d times the distance to the next kink on the line. Random units are crossed by
 # about 1.5 % of such steps; those are found afterwards, from the units themselves, and taken again.
@@ -43,6 +44,8 @@ _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 _EXACT = 1e-12
 # Lines tried before the target counts as not of this class.
 _LINES = 3
+# Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
+_EQUAL = 1e-7
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,12 @@ class TwoLayerFromValues:
 
     limit: give up after this many value queries
     points: how many fresh points to compare
+    inputs: the owner's inputs, n×d: where to search, and where a clone must be right
     """
 
     limit: int = 5_000_000
     points: int = FRESH_POINTS
+    inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.limit < 100 or self.points < 1:
@@ -68,11 +73,14 @@ class TwoLayerFromValues:
                 f"TwoLayerFromValues needs real values, logits or probabilities; the oracle offers "
                 f"values={oracle.offer.values!r}"
             )
-        meter = metered(oracle)
+        generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs)
+        meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run = _Run(self, meter, np.random.default_rng(rng))
+        run = _Run(self, meter, domain, generator)
         outcome, remark = attempt(run.reconstruct)
-        return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
+        spent = meter.spent.since(before)
+        result = Reconstruction(run.clone(), outcome, spent, run.evidence(remark), repr(self))
+        return domain.restored(verified(result, meter, generator, domain, _EQUAL))
 
 
 @dataclass(eq=False)
@@ -91,14 +99,14 @@ class _Cell:
 class _Run:
     """The state of one reconstruction."""
 
-    def __init__(self, settings: TwoLayerFromValues, meter: Metered, rng: np.random.Generator) -> None:
+    def __init__(self, settings: TwoLayerFromValues, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
         self.settings = settings
         self.meter = meter
         self.rng = rng
         self.offer = meter.offer
         self.link = LogitLink(meter) if meter.offer.values == "probabilities" else None
         self.oracle: Oracle = self.link or meter
-        self.comparison = Comparison(self.oracle, rng)
+        self.comparison = Comparison(self.oracle, rng, domain)
         self.noise = Noise(0.0)
         self.model: Shallow | None = None
         self.spacing: float | None = None
@@ -112,7 +120,9 @@ class _Run:
                 line = self._line()
             if self.noise.floor > _EXACT:
                 limit = self.settings.limit - self.asked
-                self.few_digits = FewDigits(self.meter, self.noise, self.settings.points, limit, self.rng)
+                self.few_digits = FewDigits(
+                    self.meter, self.noise, self.settings.points, limit, self.comparison.domain, self.rng
+                )
                 self.few_digits.reconstruct()
                 return
             self._reconstruct_on(line)
@@ -137,8 +147,7 @@ class _Run:
 
     @property
     def _tolerance(self) -> float:
-        # Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
-        return max(1e-7, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / self.comparison.size)
+        return max(_EQUAL, 1e4 * self.noise.relative + 1e4 * self.noise.absolute / self.comparison.size)
 
     def _wrong(self) -> bool:
         return len(self.comparison.wrong(self._found, self._tolerance)) > 0

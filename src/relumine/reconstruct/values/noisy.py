@@ -12,6 +12,7 @@ import numpy as np
 from relumine.oracle.base import Array
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
@@ -75,9 +76,11 @@ class _Candidate:
 class FewDigits:
     """One reconstruction: ``model`` and ``uncertainty`` are the best that it has."""
 
-    def __init__(self, meter: Metered, noise: Noise, points: int, limit: int, rng: np.random.Generator) -> None:
+    def __init__(
+        self, meter: Metered, noise: Noise, points: int, limit: int, domain: Domain, rng: np.random.Generator
+    ) -> None:
         self.meter = meter
-        self.ask = Asker(meter, noise, limit)
+        self.ask = Asker(meter, noise, limit, domain)
         self.points = points
         self.rng = rng
         self.offer = meter.offer
@@ -85,7 +88,7 @@ class FewDigits:
         self.on_lines: list[tuple[Array, Array]] = []
         # Lines end where a box does, or where the softmax saturates: one does not meet all units.
         self.short = meter.offer.box is not None or self.ask.probabilities
-        self.comparison = Comparison(meter, rng)
+        self.comparison = Comparison(meter, rng, domain)
         self.pool = Pool(float(np.sqrt(self.offer.dimension)))
         self.averaged = False
         self.model: Shallow | None = None
