@@ -1,8 +1,10 @@
-"""Asking for a student: rows from a pool or from nowhere, until the budget ends, or the endpoint refuses to go on."""
+"""Asking for a student: rows of a pool and mixtures of them, until the budget ends or the endpoint refuses to go on."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.errors import BudgetError, QuotaError, RefusedError
 from relumine.oracle.base import Answer, Array, Offer, Oracle, joined
@@ -13,6 +15,8 @@ _AT_ONCE = 32
 # Requests in a row of which nothing is answered, before the endpoint counts as closed; each asks nearer to the origin.
 _PATIENCE = 10
 _NEARER = 0.7
+# How far a row moves to another: at most half of the way, or it would be the other's.
+_FARTHEST = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,13 +29,18 @@ class Asked:
 
 
 class Questions:
-    """Rows to ask: the pool's in random order, then fresh ones, cut to the box of valid inputs."""
+    """Rows to ask: the pool's in random order, then mixtures of them; without a pool fresh ones.
 
-    def __init__(self, offer: Offer, pool: Array | None, rng: np.random.Generator) -> None:
-        self._offer = offer
-        self._rng = rng
+    All are cut to the box of valid inputs.
+    """
+
+    def __init__(
+        self, offer: Offer, pool: Array | None, rng: np.random.Generator, shape: tuple[int, ...] | None = None
+    ) -> None:
+        self._offer, self._rng, self._shape = offer, rng, shape or offer.inputs
         flat = np.empty((0, offer.dimension)) if pool is None else np.asarray(pool, dtype=np.float64)
         self._pool = rng.permutation(flat.reshape(len(flat), offer.dimension))
+        self._others = max(2, len(self._pool))
         self._used = 0
         self.scale = 1.0
 
@@ -39,8 +48,32 @@ class Questions:
         """count×d rows that were not asked before."""
         from_pool = self._pool[self._used : self._used + count]
         self._used += len(from_pool)
-        rows = np.concatenate([from_pool, fresh_points(self._offer, count - len(from_pool), self._rng)])
+        more = self._mixed if len(self._pool) else partial(fresh_points, self._offer, rng=self._rng)
+        rows = np.concatenate([from_pool, more(count - len(from_pool))])
         return rows * self.scale if self._offer.box is None else rows.clip(*self._offer.box)
+
+    def _mixed(self, count: int) -> Array:
+        """Each a row of the pool, moved a part of the way to another (mixup, Zhang et al., arXiv 1710.09412)."""
+        first, apart = self._rng.integers(len(self._pool), size=count), self._rng.integers(1, self._others, size=count)
+        one, other = self._pool[first], self._pool[(first + apart) % len(self._pool)]
+        if len(self._shape) == 3:
+            one = self._shifted(one)
+        share = self._rng.uniform(0, _FARTHEST, (count, 1))
+        result: Array = one + share * (other - one)
+        return result
+
+    def _shifted(self, rows: Array) -> Array:
+        """Images moved by a pixel or none in each direction, their edges repeated."""
+        images = np.pad(rows.reshape(-1, *self._shape), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+        height, width = self._shape[1:]
+        corners = self._rng.integers(3, size=(len(rows), 2))
+        moved = [image[:, y : y + height, x : x + width] for image, (y, x) in zip(images, corners, strict=True)]
+        return np.array(moved).reshape(rows.shape)
+
+    def typical(self, rows: Array) -> NDArray[np.bool_]:
+        """Which of the rows are the pool's own; all where there is none."""
+        own = {row.tobytes() for row in self._pool}
+        return np.array([not own or row.tobytes() in own for row in rows], dtype=np.bool_)
 
 
 def ask(oracle: Oracle, count: int, questions: Questions, *, gradients: bool) -> Asked:

@@ -6,6 +6,7 @@ student that answers as it does. None of them raises because a defence does its 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,9 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
 from relumine.reconstruct.linear import Linear
+from relumine.reconstruct.portfolio.families import KINDS, Kind
+from relumine.reconstruct.portfolio.method import Portfolio
+from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.two_layer.method import TwoLayer
 from relumine.reconstruct.values.method import TwoLayerFromValues
@@ -45,9 +49,9 @@ _BESIDE = {"float64": 1e-6, "float32": 1e-4}
 _AGAIN = 10
 # Students by the number of inputs up to which they are used: units of the hidden layer, and how long they learn.
 _HIDDEN = {100: 128, 10**9: 256}
-_STEPS = {100: 200, 10**9: 600}
-_BATCH = 64
-_RATE = 0.12
+_STEPS = {100: 400, 10**9: 1600}
+_BATCH = 32
+_RATE = 0.06
 _SMALLEST_IMAGE = 12
 _NUMBERS = ("real", "logits", "probabilities")
 
@@ -65,6 +69,18 @@ class Situation:
     rng: np.random.Generator
     pool: Array | None
     shape: tuple[int, ...]
+
+    @property
+    def held(self) -> Array | None:
+        """The pool as rows."""
+        return None if self.pool is None else self.pool.reshape(len(self.pool), -1)
+
+    @property
+    def scaling(self) -> Scaling:
+        """How the pool's inputs are standardised: images as a whole, columns each; not at all without a pool."""
+        if self.held is None:
+            return Scaling(np.zeros(prod(self.shape)), np.ones(prod(self.shape)))
+        return as_a_whole(self.held) if len(self.shape) == 3 else by_columns(self.held)
 
 
 @dataclass(frozen=True)
@@ -248,6 +264,9 @@ def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, 
         if _is_image(shape) and not defended and offer.gradients == "none":
             about = f"a student of {what} alone, convolutional"
             yield Attack(replace(alone, student="conv"), about, _learned(known, "membership", images=True))
+        for kind in KINDS if offer.gradients == "none" or not defended else ():
+            about = f"a student of {what} alone from scikit-learn, chosen by held-out answers: {kind}"
+            yield Attack(replace(alone, student=kind), about, _learned(known, "membership", kind=kind))
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:
@@ -255,19 +274,30 @@ def _is_image(shape: tuple[int, ...]) -> bool:
 
 
 def _learned(
-    known: Knowledge, loss: "Loss", *, again: int = 1, images: bool = False, labels: bool = False
+    known: Knowledge,
+    loss: "Loss",
+    *,
+    again: int = 1,
+    images: bool = False,
+    labels: bool = False,
+    kind: Kind | None = None,
 ) -> Callable[[Situation], Reconstruction]:
     def method(at: Situation) -> Reconstruction:
         oracle: Oracle = at.oracle
         times = min(again, at.budget // 2)
         if times > 1:
             oracle = _averaged(oracle, known, times, at.rng)
-        questions = Questions(oracle.offer, at.pool, at.rng)
+        questions = Questions(oracle.offer, at.pool, at.rng, at.shape)
         asked = ask(oracle, at.budget // max(times, 1), questions, gradients=loss != "membership")
         if not len(asked.rows):
             return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
         offer, answer = (_labelled if labels else _mended)(at.oracle.offer, known, asked.answer)
-        result = _student_of(at, replace(asked, answer=answer), offer, known, loss, images=images)
+        told = replace(asked, answer=answer)
+        if kind is None:
+            result = _student_of(at, told, offer, known, loss, images=images)
+        else:
+            typical, spent = questions.typical(asked.rows), at.oracle.spent
+            result = Portfolio(kind).fit(offer, asked.rows, answer, at.rng, spent, held=at.held, typical=typical)
         remark = "; ".join(filter(None, (asked.ended, result.evidence.remark)))
         return replace(result, evidence=replace(result.evidence, remark=remark))
 
@@ -277,12 +307,21 @@ def _learned(
 def _student_of(
     at: Situation, asked: Asked, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
 ) -> Reconstruction:
+    """A network fitted to standardised inputs.
+
+    Gradients are standardised with them, or columns of small units would be all that counts. Other maps cannot be:
+    there the student itself standardises its inputs.
+    """
     from relumine.reconstruct.matching.method import GradientMatching
+    from relumine.reconstruct.matching.student import StudentClone, standardising
 
     explanation = known.explanation() if loss != "membership" else None
+    outside = loss == "membership" or (explanation is None and known.maps == GRADIENT)
+    inner = standardising(at.scaling.mean, at.scaling.scale)
 
     def student(seed: int) -> "torch.nn.Module":
-        return _fresh(offer, at.shape, seed, images=images)
+        fresh = _fresh(offer, at.shape, seed, images=images)
+        return fresh if outside else inner(fresh)
 
     method = GradientMatching(
         student,
@@ -295,7 +334,14 @@ def _student_of(
         batch=_BATCH,
         learning_rate=_RATE,
     )
-    return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
+    if not outside:
+        return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
+    rows, answer = at.scaling(asked.rows), asked.answer
+    if answer.gradients is not None:
+        answer = Answer(answer.values, answer.gradients * at.scaling.scale)
+    result = method.fit(offer, rows, answer, at.rng, at.oracle.spent)
+    assert isinstance(result.clone, StudentClone)
+    return replace(result, clone=replace(result.clone, members=tuple(map(inner, result.clone.members))))
 
 
 def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:

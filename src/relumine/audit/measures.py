@@ -14,6 +14,7 @@ from relumine.errors import MisuseError
 from relumine.measures import Classes, Compared, classes_of
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.reconstruct.network import Network
+from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Clone
 from relumine.reconstruct.verification import fresh_points
 
@@ -123,7 +124,7 @@ def clone_measures(
 def _transfer(
     clone: Clone, target: Oracle, reference: Reference, test: AuditData, rng: int | np.random.Generator | None
 ) -> float | None:
-    if reference.test.classes is None:
+    if reference.test.classes is None or isinstance(clone, Copy):
         return None
     low, high = target.offer.box or (float(test.inputs.min()), float(test.inputs.max()))
     bounds = (low, high) if target.offer.box is not None or test.given else (-np.inf, np.inf)

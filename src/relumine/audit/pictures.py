@@ -7,6 +7,7 @@ from relumine.audit.parameters import Pairs, first_layer
 from relumine.audit.result import Picture, UnitPair
 from relumine.oracle.base import Array, Oracle
 from relumine.reconstruct.network import Network
+from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Clone
 
 # So many inputs in the gallery, of different classes as far as there are any.
@@ -21,6 +22,8 @@ _DIGITS = 5
 def gallery_of(clone: Clone, target: Oracle, test: AuditData) -> tuple[Picture, ...]:
     """Some test inputs with the target's and the clone's gradient of the target's class."""
     offer = target.offer
+    if isinstance(clone, Copy):  # it has no gradients
+        return ()
     if offer.gradients not in ("all", "top") or offer.values in ("none", "label") or offer.dimension > _LARGEST:
         return ()
     rows = _varied(test.rows, target)

@@ -124,8 +124,11 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
     attacks = attacks_for(level.name, offer, chain, setting.deviation, maps_of(oracle))
     exact = tuple(attack.key for attack in attacks if attack.key.kind == "exact")
     learned = tuple(attack.key for attack in attacks if attack.key.kind == "student")
-    # Of the kind of student that was asked for; all where none is of that kind, or nothing was said.
-    return Line(level, defence, exact, tuple(key for key in learned if key.student == student) or learned)
+    # Of the network that was asked for; all where none is of that kind, or nothing was said. Others are no networks.
+    other = "conv" if student == "two_layer" else "two_layer"
+    asked = tuple(key for key in learned if key.student != other)
+    chosen = student is not None and any(key.student == student for key in learned)
+    return Line(level, defence, exact, asked if chosen else learned)
 
 
 @dataclass(frozen=True)

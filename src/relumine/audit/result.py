@@ -35,14 +35,14 @@ class AttackKey:
     of: Literal["explanations", "values", "labels"] = "explanations"
     adapted: bool = False
     averaged: bool = False
-    student: Literal["two_layer", "conv"] = "two_layer"
+    student: Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted"] = "two_layer"
 
     @property
     def name(self) -> str:
         """By which results and readers know it."""
         base = _BASES[self.kind, self.of == "explanations"]
-        labels, conv = self.of == "labels", self.student == "conv"
-        ways = {"adapted": self.adapted, "averaged": self.averaged, "labels": labels, "convolutional": conv}
+        form = {"two_layer": "", "conv": "convolutional"}.get(self.student, self.student)
+        ways = {"adapted": self.adapted, "averaged": self.averaged, "labels": self.of == "labels", form: form != ""}
         return ", ".join([base, *(way for way, used in ways.items() if used)])
 
 

@@ -28,7 +28,7 @@ _CALIBRATING, _AT_ONCE = 512, 128
 # More held-out answers than this are compared by one random combination of their maps each.
 _JUDGED_BY_ALL = 128
 # A fitting that diverges begins anew at a fraction of the rate, until it has been tried so often.
-_SLOWER, _ATTEMPTS = 4, 3
+_SLOWER, _ATTEMPTS = 4, 6
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class GradientMatching:
     shown:         what the answers' maps are, where a defence leaves less of them: no more is compared of the student
     distorted:     beta and gamma of a reverse sigmoid on probabilities: the student's are distorted alike
     steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
-                   inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, twice at most
+                   inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, five times at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
                    deep students
     relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of

@@ -122,6 +122,30 @@ class StudentClone:
             ) from error
 
 
+class _Standardised(nn.Module):
+    """(x − mean)/scale, then the module."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, module: nn.Module, mean: Array, scale: Array) -> None:
+        super().__init__()
+        self.module = module
+        like = next(module.parameters())
+        self.register_buffer("mean", torch.from_numpy(mean).to(like))
+        self.register_buffer("scale", torch.from_numpy(scale).to(like))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """n×K from n×shape inputs."""
+        outputs: Tensor = self.module(((inputs.flatten(1) - self.mean) / self.scale).reshape(inputs.shape))
+        return outputs
+
+
+def standardising(mean: Array, scale: Array) -> Callable[[nn.Module], nn.Module]:
+    """From modules of standardised inputs to modules of inputs; both have d numbers."""
+    return lambda module: _Standardised(module, mean, scale)
+
+
 def checked_student(student: "Callable[[int], nn.Module] | nn.Module", seed: int, offer: Offer) -> nn.Module:
     """A module of its own to train, which answers K numbers to the oracle's inputs; or a MisuseError."""
     try:

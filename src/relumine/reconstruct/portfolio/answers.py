@@ -1,0 +1,81 @@
+"""Answers as students learn them: classes, and the numbers behind them where they are shown."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, softmax
+
+from relumine.oracle.base import Array, Offer
+
+Classes = NDArray[np.intp]
+
+# Probabilities below this are not told apart: a float32 softmax has lost their digits.
+_LEAST = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What n inputs were answered.
+
+    classes: n, the class of each; None of a regression
+    count:   of the classes; 0 of a regression
+    shares:  n×count, the probabilities where they are known, else 1 for the class
+    numbers: n×K logits, or the numbers of a regression; None where only labels are known
+    """
+
+    classes: Classes | None
+    count: int
+    shares: Array
+    numbers: Array | None
+
+    def __len__(self) -> int:
+        return len(self.shares)
+
+    def chosen(self, rows: "NDArray[np.intp]") -> "Answers":
+        """Some of them."""
+        return Answers(
+            None if self.classes is None else self.classes[rows],
+            self.count,
+            self.shares[rows],
+            None if self.numbers is None else self.numbers[rows],
+        )
+
+
+def answers_of(offer: Offer, values: Array) -> Answers:
+    """Values as an oracle with this offer answers them."""
+    if offer.values == "real" and offer.outputs == 1:
+        return Answers(None, 0, values, values)
+    if offer.values == "label":
+        both = np.hstack([1 - values, values]) if offer.outputs == 1 else values
+        return Answers(both.argmax(axis=1), both.shape[1], both, None)
+    logits = _centred(offer, values)
+    shares = _shares(logits)
+    return Answers(shares.argmax(axis=1), shares.shape[1], shares, logits)
+
+
+def _centred(offer: Offer, values: Array) -> Array:
+    """Logits whose mean over the classes is 0; of a single output its own."""
+    if offer.values == "probabilities":
+        clipped = values.clip(_LEAST, 1 - _LEAST)
+        values = np.log(clipped / (1 - clipped)) if offer.outputs == 1 else np.log(clipped)
+    result: Array = values if offer.outputs == 1 else values - values.mean(axis=1, keepdims=True)
+    return result
+
+
+def _shares(logits: Array) -> Array:
+    if logits.shape[1] == 1:
+        return np.hstack([expit(-logits), expit(logits)])
+    result: Array = softmax(logits, axis=1)
+    return result
+
+
+def shares_of(logits: Array) -> Array:
+    """n×count probabilities of logits as ``Answers.numbers`` has them."""
+    return _shares(logits)
+
+
+def log_shares(shares: Array) -> Array:
+    """Logarithms of probabilities."""
+    result: Array = log_softmax(np.log(shares.clip(_LEAST)), axis=1)
+    return result
