@@ -30,6 +30,7 @@ from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
 from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.reconstruct.export import load
+from relumine.text import one_line
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +86,7 @@ def load_target(
         except RelumineError:
             raise
         except Exception as error:
-            raise TargetError(f"{path}: cannot be loaded: {_line(error)}") from error
+            raise TargetError(f"{path}: cannot be loaded: {one_line(error)}") from error
     if suffix in _PICKLES:
         raise TargetError(f"{text}: {_no_pickle('this kind of file')}")
     if ":" in text:
@@ -121,7 +122,7 @@ def _made_by(text: str) -> object:
         what = f"no module {error.name!r}" if error.name else str(error)
         raise TargetError(f"{text}: {what} in this folder or among the installed packages") from error
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{text}: importing {module_name} failed with {_line(error)}") from error
+        raise TargetError(f"{text}: importing {module_name} failed with {one_line(error)}") from error
     for part in name.split("."):
         if not hasattr(made, part):
             raise TargetError(f"{text}: {module_name} has no {name!r}; it has {_public_names(made)}")
@@ -133,7 +134,7 @@ def _made_by(text: str) -> object:
     try:
         return made()
     except (Exception, SystemExit) as error:
-        raise TargetError(f"{text}: the factory, called without arguments, failed with {_line(error)}") from error
+        raise TargetError(f"{text}: the factory, called without arguments, failed with {one_line(error)}") from error
 
 
 def _public_names(module: object) -> str:
@@ -313,12 +314,6 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(logging.NOTSET)
-
-
-def _line(error: BaseException) -> str:
-    """An error of somebody else's in one line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 _LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {

@@ -20,17 +20,18 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # Who may import whom; rooms not named here stand closer to the door and may import any of these.
 ARROWS = {
     "errors": set(),
-    "oracle": {"oracle", "errors"},
-    "explain": {"explain", "oracle", "errors"},
-    "defend": {"defend", "explain", "oracle", "errors"},
-    "reconstruct": {"reconstruct", "explain", "oracle", "errors"},
-    "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors"},
-    "jobs": {"jobs", "errors"},
+    "text": set(),
+    "oracle": {"oracle", "errors", "text"},
+    "explain": {"explain", "oracle", "errors", "text"},
+    "defend": {"defend", "explain", "oracle", "errors", "text"},
+    "reconstruct": {"reconstruct", "explain", "oracle", "errors", "text"},
+    "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors", "text"},
+    "jobs": {"jobs", "errors", "text"},
     "audit": {
         *("audit", "console", "jobs", "measures", "study", "targets", "endpoints", "zoo", "probe", "defend", "adapt"),
-        *("reconstruct", "explain", "oracle", "errors"),
+        *("reconstruct", "explain", "oracle", "errors", "text"),
     },
-    "report": {"report", "audit", "defend", "errors"},
+    "report": {"report", "audit", "defend", "errors", "text"},
 }
 
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.

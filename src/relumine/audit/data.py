@@ -24,6 +24,7 @@ from relumine.audit.tables import read_table
 from relumine.errors import DataError
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.verification import fresh_points
+from relumine.text import one_line
 
 # The name of the data where none was given.
 GAUSSIAN = "random inputs (no data given)"
@@ -217,7 +218,7 @@ def _from_npz(path: Path, _: tuple[int, ...]) -> _Found:
     except DataError:
         raise
     except Exception as error:  # a damaged archive or header can raise almost anything
-        raise DataError(f"{path}: cannot be read as .npz ({_line(error)}); write it with numpy.savez") from error
+        raise DataError(f"{path}: cannot be read as .npz ({one_line(error)}); write it with numpy.savez") from error
 
 
 def _from_npy(path: Path, _: tuple[int, ...]) -> _Found:
@@ -226,7 +227,7 @@ def _from_npy(path: Path, _: tuple[int, ...]) -> _Found:
     except DataError:
         raise
     except Exception as error:  # a damaged header can raise almost anything
-        raise DataError(f"{path}: cannot be read as .npy ({_line(error)}); write it with numpy.save") from error
+        raise DataError(f"{path}: cannot be read as .npy ({one_line(error)}); write it with numpy.save") from error
 
 
 def _array(archive: zipfile.ZipFile, name: str, path: Path) -> "np.ndarray[Any, Any]":
@@ -295,7 +296,7 @@ def _unpacked(path: Path) -> bytes:
             with path.open("rb") as plain:
                 data = plain.read(_MOST_BYTES + 1)
     except (OSError, EOFError, lzma.LZMAError, zlib.error, struct.error) as error:
-        raise DataError(f"{path}: cannot be read ({_line(error)}); the file is truncated or damaged") from error
+        raise DataError(f"{path}: cannot be read ({one_line(error)}); the file is truncated or damaged") from error
     if len(data) > _MOST_BYTES:
         raise DataError(f"{path}: holds more than {_MOST_BYTES / 2**30:.0f} GiB; {_fewer()}")
     return data
@@ -343,7 +344,7 @@ def _image(path: Path, shape: tuple[int, ...]) -> "np.ndarray[Any, Any]":
     except DataError:
         raise
     except Exception as error:  # decoders of damaged images can raise almost anything
-        raise DataError(f"{path}: cannot be read as an image ({_line(error)}); replace or remove it") from error
+        raise DataError(f"{path}: cannot be read as an image ({one_line(error)}); replace or remove it") from error
     return pixels.reshape(shape) if colours == 1 else np.moveaxis(pixels, -1, 0).reshape(shape)
 
 
@@ -447,8 +448,3 @@ def _kept(count: int) -> NDArray[np.intp]:
 
 def _fewer() -> str:
     return f"save fewer inputs (some {_MOST_INPUTS // 10:,} are enough)"
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

@@ -9,6 +9,7 @@ from rich.table import Table
 from relumine.audit.result import AuditResult, Case, Curve, Need
 from relumine.audit.run import Progress
 from relumine.console import LiveLine
+from relumine.text import duration
 
 _MILESTONES = ("90", "95", "99", "exact")
 _COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
@@ -39,18 +40,13 @@ class AuditWatch(LiveLine):
 def _standing(progress: Progress) -> str:
     running = _words(progress.running[-1])
     more = f" (+{len(progress.running) - 1})" if len(progress.running) > 1 else ""
-    left = "" if progress.seconds_left is None else f", at most {_duration(progress.seconds_left)} left"
+    left = "" if progress.seconds_left is None else f", at most {duration(progress.seconds_left)} left"
     return f"{progress.queries:,} queries asked{left}; {running}{more}"
 
 
 def _words(case: Case) -> str:
     place = f"{case.level} behind {case.defence}" if case.defence else case.level
     return f"{place}: {case.attack}, {case.budget:,} queries, seed {case.seed}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
 def show_result(console: Console, result: AuditResult) -> None:

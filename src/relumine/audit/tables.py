@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from relumine.errors import DataError
+from relumine.text import one_line
 
 # Columns of these names hold labels; a feature may be called y, too.
 _LABEL_COLUMNS = ("label", "labels", "target", "class")
@@ -81,7 +82,7 @@ def _from_parquet(path: Path) -> tuple[list[str], list[Sequence[Any]]]:
     except DataError:
         raise
     except Exception as error:  # pyarrow's own kinds
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = one_line(error, named=False)
         raise DataError(f"{path}: cannot be read as Parquet ({reason}); write it with DataFrame.to_parquet") from error
 
 

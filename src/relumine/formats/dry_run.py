@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from relumine.errors import RelumineError, TargetError
+from relumine.text import one_line
 
 # For one input: more numbers than this in one tensor, more multiplications in one operation, or more operations than
 # this are no usual model.
@@ -27,16 +28,10 @@ def dry_run(forward: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: 
     except RelumineError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:
-        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {line(error)}") from error
+        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {one_line(error)}") from error
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
         raise TargetError(f"{path}: expected outputs that are real numbers, got {got}; export the scores")
-
-
-def line(error: BaseException) -> str:
-    """An error of somebody else's in one line."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 class _MetaDevice(TorchDispatchMode):  # type: ignore[no-untyped-call]

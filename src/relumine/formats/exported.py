@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from relumine.errors import TargetError
 from relumine.formats.aten import TENSOR_OPERATIONS
 from relumine.formats.container import unpacked, without_root
-from relumine.formats.dry_run import dry_run, line
+from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
+from relumine.text import one_line
 
 _MOST_NODES = 20_000
 
@@ -88,7 +89,7 @@ def load_exported(path: Path, input_shape: tuple[int, ...] | None = None) -> Loa
     except TargetError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:  # whatever JSON of another form leads to
-        raise TargetError(f"{path}: the program is not as torch.export.save writes it ({line(error)})") from error
+        raise TargetError(f"{path}: the program is not as torch.export.save writes it ({one_line(error)})") from error
     batch, *rest = declared
     if batch is not None and batch > 1:
         raise TargetError(

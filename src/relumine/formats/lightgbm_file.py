@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.loaded import Loaded
 from relumine.formats.trees import check_tree, library, text_of
+from relumine.text import one_line
 
 _EXPECTED = "a LightGBM model saved with Booster.save_model (text)"
 _END = "end of trees"
@@ -34,7 +35,7 @@ def load_lightgbm(path: Path) -> Loaded:
     try:
         return Loaded(of_lightgbm(lightgbm.Booster(model_str=_checked(text))))
     except (KeyError, ValueError, IndexError, lightgbm.basic.LightGBMError, RelumineError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = one_line(error, named=False)
         raise TargetError(f"{path}: expected {_EXPECTED}, got a model that cannot be read: {reason}") from error
 
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from relumine.errors import RelumineError, TargetError
-from relumine.formats.dry_run import dry_run, line
+from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
 from relumine.formats.onnx_file import Graph, Node, read_graph
 from relumine.formats.onnx_ops import OPERATORS, Call
+from relumine.text import one_line
 
 # Equal up to rounding, relative to the largest number (at least 1).
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -103,7 +104,7 @@ def _compare(module: OnnxModule, graph: Graph, shape: tuple[int, ...], path: Pat
     except RelumineError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:
-        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {line(error)}") from error
+        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {one_line(error)}") from error
     both = np.isfinite(ours) & np.isfinite(theirs) if ours.shape == theirs.shape else np.zeros(1, dtype=bool)
     largest = max(1.0, np.abs(theirs[both]).max(initial=0)) if both.any() else 1.0
     gap = np.abs(ours - theirs)[both].max(initial=0) / largest if both.all() else np.inf

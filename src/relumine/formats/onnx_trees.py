@@ -15,6 +15,7 @@ from relumine.errors import RelumineError, TargetError
 from relumine.formats.trees import check_tree, library, text_of
 from relumine.oracle.base import Array, ValueKind
 from relumine.oracle.predictor import FunctionPredictor
+from relumine.text import one_line
 
 _DOMAIN = "ai.onnx.ml"
 _TREES = ("TreeEnsembleClassifier", "TreeEnsembleRegressor")
@@ -66,7 +67,7 @@ def _session(model: Any, path: Path) -> Any:
     try:
         return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own kinds
-        raise ValueError(f"what onnxruntime refuses: {str(error).splitlines()[0]}") from error
+        raise ValueError(f"what onnxruntime refuses: {one_line(error, named=False)}") from error
 
 
 def _checked(graph: Any) -> tuple[int, str]:

@@ -23,8 +23,9 @@ import torch
 from relumine.errors import TargetError
 from relumine.formats.aten import SCRIPT_OPERATIONS
 from relumine.formats.container import unpacked, without_root
-from relumine.formats.dry_run import dry_run, line
+from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
+from relumine.text import one_line
 
 _KEPT = re.compile(r"(data|constants)\.pkl|(data|constants)/\d+|code/.+\.py|version|byteorder|\.data/[\w.]+")
 
@@ -78,7 +79,7 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
     except TargetError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:
-        raise TargetError(f"{path}: torch cannot read this TorchScript file ({line(error)})") from error
+        raise TargetError(f"{path}: torch cannot read this TorchScript file ({one_line(error)})") from error
     if shape is not None:
         tensors = [*module.parameters(), *module.buffers()]
         dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
@@ -130,7 +131,7 @@ def _check_pickle(content: bytes, folder: str, parts: dict[str, bytes]) -> None:
     except TargetError:
         raise
     except Exception as error:
-        raise TargetError(f"its {folder}.pkl is damaged ({line(error)})") from error
+        raise TargetError(f"its {folder}.pkl is damaged ({one_line(error)})") from error
 
 
 class _Stand:

@@ -15,6 +15,7 @@ import numpy as np
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.loaded import Loaded
 from relumine.formats.trees import check_tree, library, text_of
+from relumine.text import one_line
 
 _EXPECTED = "an XGBoost model saved with Booster.save_model (.json, .ubj)"
 
@@ -47,7 +48,7 @@ def load_xgboost(path: Path) -> Loaded:
         xgboost.core.XGBoostError,
         RelumineError,
     ) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        reason = one_line(error, named=False)
         raise TargetError(f"{path}: expected {_EXPECTED}, got a model that cannot be read: {reason}") from error
 
 

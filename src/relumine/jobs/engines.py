@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 from relumine.errors import MisuseError
+from relumine.text import one_line
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -254,7 +255,7 @@ class RayCluster:
                 try:
                     result = ray.get(reference)
                 except ray.exceptions.RayError as error:
-                    result = Lost(f"{type(error).__name__}: {str(error).splitlines()[0]}")
+                    result = Lost(f"{one_line(error)}")
                 yield argument, result
 
 

@@ -11,6 +11,7 @@ import torch
 from relumine.errors import MisuseError, OracleFailedError, RelumineError
 from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, ValueKind, checked_answer, checked_inputs
 from relumine.oracle.logits import tensor_probabilities
+from relumine.text import one_line
 
 _DTYPES: dict[torch.dtype, DType] = {torch.float32: "float32", torch.float64: "float64"}
 _VALUES = ("real", "logits", "probabilities")
@@ -156,7 +157,7 @@ class _Body:
         except RelumineError:
             raise
         except Exception as error:
-            raise OracleFailedError(f"the module raised {type(error).__name__}: {_first_line(error)}") from error
+            raise OracleFailedError(f"the module raised {one_line(error)}") from error
         finally:
             for part in training:
                 part.training = True
@@ -200,8 +201,8 @@ def _one_by_one(body: _Body, leaf: torch.Tensor) -> torch.Tensor:
         raise
     except Exception as error:
         raise MisuseError(
-            f"the module cannot take {body.dtype} inputs of shape {('n', *body.shape)}: {_first_line(error)}; "
-            "check input_shape and dtype"
+            f"the module cannot take {body.dtype} inputs of shape {('n', *body.shape)}: {one_line(error, named=False)}"
+            "; check input_shape and dtype"
         ) from error
 
 
@@ -317,7 +318,3 @@ def _close(first: torch.Tensor, second: torch.Tensor, dtype: DType) -> bool:
         return False
     largest = float(first.detach().nan_to_num().abs().max())
     return torch.allclose(first, second, rtol=0, atol=_TOLERANCE[dtype] * largest, equal_nan=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

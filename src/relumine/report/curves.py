@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from relumine.audit.result import About, AuditResult, Curve, Point, Spread
 from relumine.report import wording
 from relumine.report.chart import Axis, Chart, Mark, Series, logarithmic
+from relumine.text import plural
 
 _PER_CENT = tuple((share, f"{100 * share:.0f} %") for share in (0, 0.25, 0.5, 0.75, 0.9, 1))
 
@@ -76,7 +77,7 @@ def _point(curve: Curve, point: Point) -> Mark:
     spreads = {name: getattr(point, name) for name in ("agreement", "gaussian_agreement", "accuracy")}
     said = f"{wording.short(curve.name, 80)}: {wording.with_spread(point.agreement, wording.per_cent)} agreement "
     said += f"after {wording.count(point.queries)} queries; attack {wording.short(point.attack, 60)}, "
-    said += wording.plural(point.agreement.seeds, "seed")
+    said += plural(point.agreement.seeds, "seed")
     if point.exact:
         said += f"; recovered exactly in {point.exact} of {point.agreement.seeds}"
     return Mark(

@@ -11,11 +11,12 @@ from markupsafe import Markup
 
 from relumine.audit.result import AuditResult, Picture, UnitPair
 from relumine.report import curves, images, tables, wording
+from relumine.text import duration, plural
 
 _PARTS = Path(__file__).parent / "templates"
 
 # What templates call to say numbers and names.
-_FORMS = ("count", "decimal", "duration", "headline", "moment", "per_cent", "plural", "scientific", "short")
+_FORMS = ("count", "decimal", "headline", "moment", "per_cent", "scientific", "short")
 
 # Units shown; the farthest from their originals first.
 _MOST_UNITS = 24
@@ -74,7 +75,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for form in (getattr(wording, name) for name in _FORMS):
+    for form in (duration, plural, *(getattr(wording, name) for name in _FORMS)):
         environment.filters[form.__name__] = form
     return environment.get_template("page.html")
 

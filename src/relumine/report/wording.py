@@ -105,23 +105,6 @@ def headline(verdict: str) -> tuple[str, str]:
     return first + end.strip(), rest
 
 
-def duration(seconds: float) -> str:
-    """How long something took."""
-    if not math.isfinite(seconds):
-        return "not a number"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 def agrees(about: About) -> str:
     """What a clone does that agrees with the target; numbers cannot be the same class."""
     return "comes close to the target" if about.regression else "gives the target's class"
-
-
-def plural(number: int, one: str, many: str = "") -> str:
-    """``3 seeds``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

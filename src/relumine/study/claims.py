@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, CurveDesign, FigureName, Panel
 from relumine.study.results import MeasuredPoint, Results, queries_to_reach
+from relumine.text import percent
 
 # better, same or short of what the paper says; open where the rows at hand cannot tell.
 Verdict = Literal["better", "same", "short", "open"]
@@ -64,9 +65,7 @@ class AsGoodAsTarget:
         point, target = _at(results.points(panel, GRADIENT), self.budget), results.target_accuracy(panel)
         if point is None or target is None:
             return NOTHING
-        words = (
-            f"{_percent(point.mean)}{point.spread} with {_queries(self.budget, GRADIENT)}, target {_percent(target)}"
-        )
+        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, GRADIENT)}, target {percent(target)}"
         return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short", point.seeds)
 
 
@@ -83,7 +82,7 @@ class AccuracyAt:
         point = _at(results.points(results.panel(self.panel), self.curve), self.budget)
         if point is None:
             return NOTHING
-        words = f"{_percent(point.mean)}{point.spread} with {_queries(self.budget, self.curve)}"
+        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, self.curve)}"
         return Finding(words, _compared(point.mean, self.accuracy), point.seeds)
 
 
@@ -107,12 +106,12 @@ class TimesFewer:
             return NOTHING
         if counted.few is None:
             either = "neither reaches" if counted.many is None else "gradient queries do not reach"
-            return Finding(f"{either} {_percent(counted.level)} with {counted.asked:,}", "short", counted.seeds)
+            return Finding(f"{either} {percent(counted.level)} with {counted.asked:,}", "short", counted.seeds)
         if counted.many is None:
             return self._beyond(counted, counted.few)
         ratio = counted.many / counted.few
         numbers = f"{counted.few:,.0f} and {counted.many:,.0f}{self._by_seed(results, panel)}"
-        words = f"{_times(ratio)} fewer to reach {_percent(counted.level)} ({numbers})"
+        words = f"{_times(ratio)} fewer to reach {percent(counted.level)} ({numbers})"
         return Finding(words, _ratio_compared(ratio, self.factor), counted.seeds)
 
     def _counted(self, results: Results, panel: Panel, seed: int | None = None) -> "_Counted | None":
@@ -150,7 +149,7 @@ class TimesFewer:
 
     def _beyond(self, counted: "_Counted", few: float) -> Finding:
         """Membership queries never got there: the ratio is a lower bound, if they were asked as often."""
-        level, largest = _percent(counted.level), counted.asked
+        level, largest = percent(counted.level), counted.asked
         if largest < few:
             words = f"{few:,.0f} gradient queries reach {level}, {largest:,} membership queries do not"
             return Finding(words, "open", counted.seeds)
@@ -247,10 +246,6 @@ def _ratio_compared(ours: float, theirs: float) -> Verdict:
     if ours > theirs * _HALF_A_DECADE:
         return "better"
     return "same" if ours >= theirs / _HALF_A_DECADE else "short"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _times(ratio: float) -> str:

@@ -15,6 +15,7 @@ from relumine.errors import MisuseError
 from relumine.explain.methods import Of, outputs
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct import export
+from relumine.text import one_line
 
 _ROWS_AT_ONCE = 500
 
@@ -115,7 +116,7 @@ class StudentClone:
                     dynamic_axes={"input": batch, "output": batch},
                 )
         except Exception as error:  # whatever the exporter cannot translate
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            reason = one_line(error, named=False)
             raise MisuseError(
                 f"save: torch cannot export this student to ONNX ({reason}); save it as .safetensors, and is the onnx "
                 "package there? pip install 'relumine[onnx]'"
