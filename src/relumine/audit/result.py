@@ -7,9 +7,12 @@ A *case* is one reconstruction: one level of access, one defence, one attack, on
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import cached_property
-from typing import Any, Literal
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+_Record = TypeVar("_Record")
 
 # How a curve ended.
 Status = Literal["exact", "reached", "not reached", "inconclusive"]
@@ -361,61 +364,34 @@ class AuditResult:
     @classmethod
     def from_json(cls, text: str) -> "AuditResult":
         """The result that ``to_json`` wrote."""
-        return _read(json.loads(text))
+        plain = json.loads(text)
+        for curve in plain["curves"]:
+            curve["attacks"] = [attack_name(attack, curve["level"]) for attack in curve["attacks"]]
+            for point in curve["points"]:
+                name_today(point, curve["level"])
+        for record in plain["records"]:
+            name_today(record["case"], record["case"]["level"])
+        return read(cls, plain)
 
 
-def _read(plain: dict[str, Any]) -> AuditResult:
-    return AuditResult(
-        about=About(**_tuples(plain["about"], "input_shape", "class_names")),
-        verdict=plain["verdict"],
-        warnings=tuple(plain["warnings"]),
-        curves=tuple(_curve(curve) for curve in plain["curves"]),
-        controls=tuple(Control(**control) for control in plain["controls"]),
-        gates=tuple(Gate(**gate) for gate in plain["gates"]),
-        limits=tuple(plain["limits"]),
-        gallery=tuple(picture_from(one) for one in plain["gallery"]),
-        units=tuple(unit_pair_from(one) for one in plain["units"]),
-        records=tuple(record_from(one) for one in plain["records"]),
-    )
+def name_today(named: dict[str, Any], level: str) -> None:
+    """Give a point or case of an older result the attack's name of today."""
+    named["attack"] = attack_name(named["attack"], level)
 
 
-def record_from(plain: Mapping[str, Any]) -> Record:
-    """The record that ``asdict`` wrote."""
-    measures = plain["measures"]
-    case = Case(**plain["case"])
-    case = replace(case, attack=attack_name(case.attack, case.level))
-    return Record(**{**plain, "case": case, "measures": None if measures is None else CloneMeasures(**measures)})
+def read(kind: type[_Record], plain: Any) -> _Record:
+    """The record that ``asdict`` and JSON made plain, by the types of its fields."""
+    record: _Record = _as(kind, plain)
+    return record
 
 
-def picture_from(plain: Mapping[str, Any]) -> Picture:
-    """The picture that ``asdict`` wrote."""
-    return Picture(**_tuples(plain, "input", "target_map", "clone_map", "shape"))
-
-
-def unit_pair_from(plain: Mapping[str, Any]) -> UnitPair:
-    """The pair that ``asdict`` wrote."""
-    return UnitPair(**_tuples(plain, "true", "recovered"))
-
-
-def _curve(plain: dict[str, Any]) -> Curve:
-    useful = plain["usefulness"]
-    parts = {
-        "attacks": tuple(attack_name(attack, plain["level"]) for attack in plain["attacks"]),
-        "points": tuple(_point(point, plain["level"]) for point in plain["points"]),
-        "needs": tuple(Need(**{**need, "queries": _spread(need["queries"])}) for need in plain["needs"]),
-        "usefulness": None if useful is None else Usefulness(**useful),
-    }
-    return Curve(**{**plain, **parts})
-
-
-def _point(plain: dict[str, Any], level: str) -> Point:
-    spreads: dict[str, Any] = {name: _spread(value) for name, value in plain.items() if isinstance(value, dict)}
-    return Point(**{**plain, **spreads, "attack": attack_name(plain["attack"], level)})
-
-
-def _spread(plain: Mapping[str, Any] | None) -> Spread | None:
-    return None if plain is None else Spread(**plain)
-
-
-def _tuples(plain: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {**plain, **{name: tuple(plain[name]) for name in names}}
+def _as(hint: Any, plain: Any) -> Any:
+    """Records and tuples from dictionaries and lists; numbers and words as they are."""
+    if plain is not None and get_origin(hint) is UnionType:  # something, or None
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        return tuple(_as(get_args(hint)[0], one) for one in plain)
+    if not is_dataclass(hint) or plain is None:
+        return plain
+    hints = get_type_hints(hint)
+    return hint(**{name: _as(hints[name], value) for name, value in plain.items()})  # type: ignore[operator]

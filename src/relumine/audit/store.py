@@ -4,16 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relumine.audit.result import (
-    AuditResult,
-    Case,
-    Picture,
-    Record,
-    UnitPair,
-    picture_from,
-    record_from,
-    unit_pair_from,
-)
+from relumine.audit.result import AuditResult, Case, Picture, Record, UnitPair, name_today, read
 from relumine.errors import StoreError
 from relumine.jobs.store import Store
 
@@ -63,11 +54,8 @@ class AuditStore(Store):
 
 def _finished(text: str) -> Finished:
     plain = json.loads(text)
-    return Finished(
-        record_from(plain["record"]),
-        tuple(picture_from(one) for one in plain["gallery"]),
-        tuple(unit_pair_from(one) for one in plain["units"]),
-    )
+    name_today(plain["record"]["case"], plain["record"]["case"]["level"])
+    return read(Finished, plain)
 
 
 def read_result(folder: Path) -> AuditResult:
