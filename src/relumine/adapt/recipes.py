@@ -6,9 +6,10 @@ from relumine.adapt.divided import DividedByInput
 from relumine.adapt.normalised import ScaledByValues
 from relumine.adapt.scaled_inputs import ScaledInputs
 from relumine.adapt.signs import SignsFromValues
+from relumine.adapt.with_offer import WithOffer
 from relumine.errors import MisuseError
 from relumine.explain.map_kind import ADAPTABLE, MapKind
-from relumine.oracle.base import DType, Oracle
+from relumine.oracle.base import DType, Offer, Oracle
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone
 
@@ -16,8 +17,17 @@ from relumine.reconstruct.result import Clone
 FAR: dict[DType, float] = {"float64": 2.0**12, "float32": 2.0**10}
 
 
-def adapted(oracle: Oracle, maps: MapKind) -> Oracle:
-    """An oracle whose gradients are gradients, made of one whose explanations are maps of this kind."""
+def adapted(oracle: Oracle, maps: MapKind | None, offer: Offer | None = None, *, one_by_one: bool = False) -> Oracle:
+    """An oracle whose gradients are gradients, made of one whose explanations are maps of this kind (None: of no use).
+
+    offer, one_by_one: as a preflight found them
+    """
+    offer = offer or oracle.offer
+    offer = replace(offer, gradients="none") if maps is None else offer
+    if offer != oracle.offer or one_by_one:
+        oracle = WithOffer(oracle, offer, one_by_one=one_by_one)
+    if maps is None:
+        return oracle
     if not maps.invertible:
         raise MisuseError(f"explanation: expected one of {', '.join(ADAPTABLE)}, got {maps.word or maps}")
     power = 2 if maps.squared else 1
@@ -29,9 +39,9 @@ def adapted(oracle: Oracle, maps: MapKind) -> Oracle:
     return SignsFromValues(asked, power=power) if maps.magnitudes else asked
 
 
-def restored(clone: Clone, maps: MapKind, dtype: DType) -> Clone:
+def restored(clone: Clone, maps: MapKind | None, dtype: DType) -> Clone:
     """The target's own clone, of a clone that the adapter led to: seen from afar, inputs were shrunk."""
-    if maps.smoothing is None:
+    if maps is None or maps.smoothing is None:
         return clone
     if not isinstance(clone, Network):
         raise MisuseError(f"restored: expected a network of known layers, got {type(clone).__name__}")

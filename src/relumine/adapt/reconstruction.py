@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.adapt.recipes import adapted, restored
-from relumine.adapt.with_offer import WithOffer
-from relumine.explain.map_kind import GRADIENT, MapKind
+from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Offer
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.domain import Domain
@@ -27,19 +26,17 @@ def reconstruct_behind(
 
     offer, one_by_one: as a preflight found them. ``spent`` is everything that the meter counted, a preflight included.
     """
-    offer = offer or meter.offer
-    offer = replace(offer, gradients="none") if maps is None else offer
-    if maps in (GRADIENT, None) and offer == meter.offer and not one_by_one:
+    oracle = adapted(meter, maps, offer, one_by_one=one_by_one)
+    if oracle is meter:
         before, result = meter.spent, asker(meter, rng)
         return replace(result, spent=before.then(result.spent))
-    told = WithOffer(meter, offer, one_by_one=one_by_one)
     smoothed, inputs = maps is not None and maps.smoothing is not None, getattr(asker, "inputs", None)
     if smoothed and inputs is not None:  # it asks in other coordinates, far away
         asker = replace(asker, inputs=None)  # type: ignore[type-var]
     with meter.phase("behind the adapter"):
-        result = asker(told if maps is None else adapted(told, maps), rng)
-    if maps is not None and smoothed and result.clone is not None:
+        result = asker(oracle, rng)
+    if smoothed and result.clone is not None:
         # Compared far out so far; near the origin, where biases matter, a clone from afar has fewer digits.
-        result = replace(result, clone=restored(result.clone, maps, offer.dtype))
+        result = replace(result, clone=restored(result.clone, maps, oracle.offer.dtype))
         result = verified(result, meter, np.random.default_rng(rng), Domain.as_they_are(meter.offer, inputs))
     return replace(result, spent=meter.spent)

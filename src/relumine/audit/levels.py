@@ -5,6 +5,7 @@ A level is a view of the target: it hides a part of the answers, or shows anothe
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -147,14 +148,9 @@ def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:
 # The values that come with explanations are the target's own: baselines are resolved among what it offers.
 _OWN_VALUES = "logits"
 
-
-def _smoothed(maps: MapKind) -> MapKind:
-    return replace(maps, smoothing=Smoothing(samples=SMOOTHGRAD_SAMPLES))
-
-
-def _along_a_path(maps: MapKind) -> MapKind:
-    return replace(maps, path=True, times_input=True)
-
+# What levels show of a target whose own maps are of some kind.
+_SMOOTHED = partial(replace, smoothing=Smoothing(samples=SMOOTHGRAD_SAMPLES))
+_INTEGRATED = partial(replace, path=True, times_input=True)
 
 LEVELS: dict[str, Level] = {
     level.name: level
@@ -165,14 +161,14 @@ LEVELS: dict[str, Level] = {
         Level("values", "values", "", _values),
         Level("top-gradient", "gradient of the top class", _OWN_VALUES, _top_gradient),
         Level("gradients", "gradients of all classes", _OWN_VALUES, _gradients),
-        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True, shows=_smoothed),
+        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True, shows=_SMOOTHED),
         Level(
             "integrated-gradients",
             "integrated gradients",
             _OWN_VALUES,
             _integrated_gradients,
             derived=True,
-            shows=_along_a_path,
+            shows=_INTEGRATED,
         ),
     )
 }

@@ -5,6 +5,7 @@ import numpy as np
 from relumine.audit.data import AuditData
 from relumine.audit.parameters import Pairs, first_layer
 from relumine.audit.result import Picture, UnitPair
+from relumine.explain import Gradient
 from relumine.oracle.base import Array, Oracle
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.portfolio.method import Copy
@@ -31,7 +32,7 @@ def gallery_of(clone: Clone, target: Oracle, test: AuditData) -> tuple[Picture, 
     shown = answer.values.argmax(axis=1)
     one_each = offer.gradients == "top" or offer.outputs == 1
     maps = answer.jacobians[:, 0] if one_each else answer.jacobians[np.arange(len(rows)), shown]
-    clone_maps, clone_values = _maps(clone, rows, offer.inputs, shown)
+    clone_maps, clone_values = _maps(clone, rows, offer.inputs, np.eye(offer.outputs)[shown])
     return tuple(
         Picture(
             input=_numbers(rows[i]),
@@ -57,17 +58,13 @@ def _varied(rows: Array, target: Oracle) -> Array:
 
 
 def _maps(clone: Clone, rows: Array, shape: tuple[int, ...], shown: Array) -> tuple[Array, Array]:
-    """The clone's gradient of the shown class, n×d, and its outputs."""
+    """The clone's gradient of the shown class (one-hot), n×d, and its outputs."""
     import torch
 
     module = clone.to_torch()
-    like = next(module.parameters())
-    inputs = torch.from_numpy(rows.reshape(-1, *shape)).to(like).requires_grad_()
-    outputs = module(inputs)
-    outputs = outputs.reshape(len(rows), -1)
-    picked = outputs.gather(1, torch.from_numpy(shown).reshape(-1, 1))
-    (maps,) = torch.autograd.grad(picked.sum(), inputs)
-    return maps.reshape(len(rows), -1).numpy().astype(np.float64), outputs.detach().numpy().astype(np.float64)
+    inputs = torch.from_numpy(rows.reshape(-1, *shape)).to(next(module.parameters()))
+    values, maps = Gradient().maps(module, inputs, classes=torch.from_numpy(shown[:, None]))
+    return maps.flatten(1).numpy().astype(np.float64), values.numpy().astype(np.float64)
 
 
 def _class(values: Array, test: AuditData) -> str:

@@ -49,19 +49,24 @@ class Cost:
 
 @dataclass(frozen=True)
 class Explanation(ABC):
-    """A way to explain.
+    """A way to explain. ``shows``: what its maps are."""
 
-    random: the same question gets different answers
-    linear: the map of Σ v_k f_k is Σ v_k (map of f_k), so that a loss may match random projections of maps
-    """
-
-    random: ClassVar[bool] = False
-    linear: ClassVar[bool] = True
+    shows: ClassVar[MapKind] = GRADIENT
 
     @property
     def kind(self) -> MapKind:
-        """What its maps are, where adapters and attacks know a kind for them."""
-        return GRADIENT
+        """What its maps are, with its settings."""
+        return self.shows
+
+    @property
+    def random(self) -> bool:
+        """Whether the same question gets different answers."""
+        return self.shows.smoothing is not None
+
+    @property
+    def linear(self) -> bool:
+        """Whether the map of Σ v_k f_k is Σ v_k (map of f_k), so that a loss may match random projections of maps."""
+        return self.shows.linear
 
     @property
     def gradients_per_map(self) -> int:
@@ -142,12 +147,7 @@ class Gradient(Explanation):
 class AbsoluteGradient(Gradient):
     """|∇f(x)| per coordinate: Captum's Saliency as it comes. Not linear: sign is lost."""
 
-    linear: ClassVar[bool] = False
-
-    @property
-    def kind(self) -> MapKind:
-        """Magnitudes."""
-        return MapKind(magnitudes=True)
+    shows = MapKind(magnitudes=True)
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         return gradients.abs()
@@ -157,10 +157,7 @@ class AbsoluteGradient(Gradient):
 class InputTimesGradient(Gradient):
     """x ⊙ ∇f(x) (Captum: InputXGradient)."""
 
-    @property
-    def kind(self) -> MapKind:
-        """Times the input."""
-        return MapKind(times_input=True)
+    shows = MapKind(times_input=True)
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         return inputs.detach().unsqueeze(1) * gradients
@@ -203,7 +200,7 @@ class SmoothGrad(_GradientSum):
     sigma: float
     samples: int = 10
 
-    random: ClassVar[bool] = True
+    shows = MapKind(Smoothing())
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.sigma) and self.sigma > 0):
@@ -214,7 +211,7 @@ class SmoothGrad(_GradientSum):
 
     @property
     def kind(self) -> MapKind:
-        """A mean around the input."""
+        """With σ and N."""
         return MapKind(Smoothing(self.sigma, self.samples))
 
     @property
@@ -242,6 +239,8 @@ class IntegratedGradients(_GradientSum):
     Gauss–Legendre quadrature, as Captum does it.
     """
 
+    shows = MapKind(path=True, times_input=True)
+
     steps: int = 50
     baseline: float = 0.0
 
@@ -249,11 +248,6 @@ class IntegratedGradients(_GradientSum):
         _require_count("IntegratedGradients.steps", self.steps)
         if not np.isfinite(self.baseline):
             raise MisuseError(f"IntegratedGradients.baseline: expected a finite number, got {self.baseline}")
-
-    @property
-    def kind(self) -> MapKind:
-        """A mean along a path, times the input."""
-        return MapKind(path=True, times_input=True)
 
     @property
     def gradients_per_map(self) -> int:

@@ -1,11 +1,10 @@
 """Findings: what a preflight found out about an endpoint."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from relumine.adapt.recipes import adapted, restored
-from relumine.adapt.with_offer import WithOffer
-from relumine.explain.map_kind import GRADIENT, MapKind
+from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.metered import Spent
 from relumine.reconstruct.result import Clone
@@ -21,9 +20,7 @@ class Findings:
     maps:          what they are, if gradients can be made of them (``adapted``); None if that cannot be done
     lost:          what cannot be known from these explanations, and what to do instead; empty if nothing
     signed:        whether explanations have both signs
-    proportional:  whether they are the input times something (÷x); None if that could not be tested
     complete:      whether they sum up to f(x) − f(0); None if that could not be tested
-    normalised:    whether their scale is gone
     deterministic: whether the same question got the same explanation twice
     one_by_one:    whether an explanation depends on the other inputs of a batch, so that each must be asked alone
     noise:         how far two explanations of the same input differ, as a share of the largest number
@@ -35,14 +32,12 @@ class Findings:
     kind: str
     maps: MapKind | None
     lost: str
-    signed: bool | None
-    proportional: bool | None
-    complete: bool | None
-    normalised: bool | None
-    deterministic: bool
-    one_by_one: bool
-    noise: float
-    spent: Spent
+    signed: bool | None = None
+    complete: bool | None = None
+    deterministic: bool = True
+    one_by_one: bool = False
+    noise: float = 0.0
+    spent: Spent = field(default_factory=Spent)
     remarks: tuple[str, ...] = ()
 
     @property
@@ -50,20 +45,28 @@ class Findings:
         """The word for the maps, as files write it; None if no gradients can be made of them."""
         return None if self.maps is None else self.maps.word
 
+    @property
+    def proportional(self) -> bool | None:
+        """Whether they are the input times something (÷x); None if that is not known."""
+        return None if self.maps is None else self.maps.times_input
+
+    @property
+    def normalised(self) -> bool | None:
+        """Whether their scale is gone; None if that is not known."""
+        return None if self.maps is None else self.maps.scaled
+
     def adapt(self, oracle: Oracle) -> Oracle:
         """The oracle with gradients where they can be had, and with values alone where they cannot."""
-        offer = self.offer if self.maps is not None else replace(self.offer, gradients="none")
-        told = WithOffer(oracle, offer, one_by_one=self.one_by_one)
-        return told if self.maps is None else adapted(told, self.maps)
+        return adapted(oracle, self.maps, self.offer, one_by_one=self.one_by_one)
 
     def restored(self, clone: Clone) -> Clone:
         """The target's own clone, of a clone that ``adapt``'s oracle led to."""
-        return restored(clone, self.maps or GRADIENT, self.offer.dtype)
+        return restored(clone, self.maps, self.offer.dtype)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain numbers and words, for JSON."""
         offer = {name: value for name, value in asdict(self.offer).items() if value is not None}
         found = {name: value for name, value in vars(self).items() if name not in ("offer", "maps", "spent")}
-        found["recipe"] = self.recipe
+        found |= {"recipe": self.recipe, "proportional": self.proportional, "normalised": self.normalised}
         spent = {"value_queries": self.spent.value_queries, "gradient_queries": self.spent.gradient_queries}
         return {"offer": offer, **found, "spent": spent}

@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.adapt.recipes import FAR, adapted
-from relumine.adapt.with_offer import WithOffer
 from relumine.errors import BadAnswerError
 from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Array
@@ -44,7 +43,7 @@ def is_confirmed(known: Known, measured: Slopes, values: Array, kind: MapKind) -
     """Whether the adapter's own gradients predict the slopes: nothing is used that has not been seen to work."""
     points, directions, slopes, tolerance = measured
     try:
-        oracle = adapted(WithOffer(known.meter, known.offer, one_by_one=known.one_by_one), kind)
+        oracle = adapted(known.meter, kind, known.offer, one_by_one=known.one_by_one)
         factor = FAR[known.offer.dtype] if kind.smoothing else 1.0
         gradients = oracle(points[:2] / factor, gradients=True).jacobians / factor
     except BadAnswerError:

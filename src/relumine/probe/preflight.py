@@ -67,14 +67,6 @@ def _nothing(known: Known) -> Findings:
         kind="none",
         maps=None,
         lost=f"{what}, and explanations cannot be judged" if label else f"{what}; {_VALUES_ONLY}",
-        signed=None,
-        proportional=None,
-        complete=None,
-        normalised=None,
-        deterministic=True,
-        one_by_one=False,
-        noise=0.0,
-        spent=known.meter.spent,
         remarks=tuple(known.remarks),
     )
 
@@ -176,12 +168,9 @@ class _Explanations:
             maps=maps,
             lost=lost,
             signed=bool(self.maps.min() < 0 < self.maps.max()),
-            proportional=None if maps is None else maps.times_input,
             complete=complete,
-            normalised=None if maps is None else maps.scaled,
             deterministic=self.deterministic,
             one_by_one=known.one_by_one,
             noise=self.noise,
-            spent=known.meter.spent,
             remarks=tuple(dict.fromkeys(known.remarks)),
         )
