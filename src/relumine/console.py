@@ -1,8 +1,8 @@
 """What a person sees: progress while a run goes on, and a table, the evidence and a verdict when it has ended."""
 
 import math
+import threading
 import time
-from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -24,55 +24,70 @@ from relumine.oracle.metering.metered import Progress, Tally
 from relumine.reconstruct.matching.method import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
-# Where progress goes to a file or a pipe, a line is written no more often than this, but for what must be said.
-_SECONDS_BETWEEN_LINES = 10
+# Where progress goes to a file or a pipe, lines come this far apart, but for what must be said at once: seldom enough
+# for a log, and never ten seconds of silence, after which people look whether a program hangs.
+_SECONDS_BETWEEN_LINES = 9
 
 
 class LiveLine:
-    """A context in which a terminal shows a bar; it is gone afterwards. Elsewhere the subclass writes lines."""
+    """A context in which a terminal shows a bar; gone afterwards. Elsewhere lines are written, never far apart."""
 
     def __init__(self, console: Console, description: str, *columns: ProgressColumn) -> None:
         self._console = console
         self._bar = Bar(*columns, console=console)
         self._task = self._bar.add_task(description, total=None)
-        self._written = -math.inf
+        self._standing = description
+        self._began, self._written = time.monotonic(), -math.inf
+        self._ended = threading.Event()
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._bar.start()
+        else:
+            threading.Thread(target=self._repeat, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._ended.set()
         if self._console.is_terminal:
             self._bar.update(self._task, visible=False)
             self._bar.stop()
 
-    def _due(self) -> bool:
-        """Whether it is time for another line where progress goes to a file or a pipe."""
-        if time.monotonic() - self._written < _SECONDS_BETWEEN_LINES:
-            return False
-        self._written = time.monotonic()
-        return True
+    def _repeat(self) -> None:
+        """While nothing new happens, say what is going on and for how long."""
+        while not self._ended.wait(0.5):
+            now = time.monotonic()
+            if now - max(self._began, self._written) >= _SECONDS_BETWEEN_LINES:
+                self._say(f"{now - self._began:.0f} s: {self._standing}")
+
+    def _stand(self, line: str) -> None:
+        """What is going on from now on; written where there is no bar and the last line is long enough ago."""
+        self._standing = line
+        if not self._console.is_terminal and time.monotonic() - self._written >= _SECONDS_BETWEEN_LINES:
+            self._say(line)
 
     def _say(self, line: str) -> None:
+        self._written = time.monotonic()
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class Watch(LiveLine):
     """Shows where a run stands: one live line on a terminal, plain lines elsewhere, at each new phase too."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
         super().__init__(console, "starting", SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         self.queries = 0
         self._phase = ""
+        self._verbose = verbose
 
     def __call__(self, progress: Progress) -> None:
         self.queries = progress.spent.queries
+        new, self._phase = progress.phase != self._phase, progress.phase
+        self._standing = _standing(progress)
         if self._console.is_terminal:
-            self._bar.update(self._task, description=_standing(progress))
-        elif self._due() or progress.phase != self._phase:
-            self._phase = progress.phase
-            self._say(_standing(progress))
+            self._bar.update(self._task, description=self._standing)
+        if new and (self._verbose or not self._console.is_terminal):
+            self._say(self._standing)
 
 
 def _standing(progress: Progress) -> str:
@@ -106,10 +121,10 @@ class FittingBar:
         )
 
 
-def show(console: Console, result: Reconstruction, seconds: float, about: Sequence[tuple[str, str]] = ()) -> None:
-    """The closing table, the evidence, what there is to say ``about`` the target, and one line with the verdict."""
+def show(console: Console, result: Reconstruction, seconds: float, server: HttpOracle | None = None) -> None:
+    """The closing table, the evidence, where a server's answers came from, and one line with the verdict."""
     console.print(_costs(result))
-    for name, fact in [*about, *_facts(result, seconds)]:
+    for name, fact in [*(about_endpoint(server) if server else []), *_facts(result, seconds)]:
         console.print(f"  {name:<20} {fact}", highlight=False, soft_wrap=True)
     colour = "green" if result.outcome is Outcome.RECOVERED else "yellow"
     name = result.outcome.name.replace("_", " ")

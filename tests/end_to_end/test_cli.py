@@ -1,5 +1,6 @@
 """The command line as a person uses it: messages, exit codes, files, interruption and resumption."""
 
+import json
 import os
 import signal
 import subprocess
@@ -267,8 +268,70 @@ def test_help_is_quick_because_nothing_heavy_is_imported():
     assert time.monotonic() - started < 5  # a bound for busy machines; about 0.3 s on an idle one
 
 
-def test_version():
-    assert relumine("--version").output == f"relumine {rl.__version__}\n"
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_version(option):
+    assert relumine(option).output == f"relumine {rl.__version__}\n"
+
+
+def test_a_module_is_the_command_too(here):
+    command = [sys.executable, "-m", "relumine", "reconstruct", "-h"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "Usage: python -m relumine reconstruct" in said
+    assert "-h, --help" in said
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_shells_complete_commands(shell, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    assert "_RELUMINE_COMPLETE" in relumine("--show-completion", shell).output
+
+
+def test_json_goes_to_standard_output_and_the_rest_elsewhere(here):
+    ended = relumine("reconstruct", "targets_here:two_layers", "--json", "-o", "clone.onnx")
+    plain = json.loads(ended.stdout)
+    assert (plain["outcome"], plain["hidden"], plain["activation"]) == ("RECOVERED", [12], "relu")
+    phases = plain["spent"]["phases"].values()
+    assert sum(phase["gradient_queries"] for phase in phases) == plain["spent"]["gradient_queries"] > 0
+    assert "wrote clone.onnx" in ended.stderr
+
+
+def test_quiet_leaves_results_and_verbose_tells_each_step(here):
+    assert relumine("reconstruct", "targets_here:two_layers", "-q").stderr == ""
+    steps = relumine("reconstruct", "targets_here:two_layers", "-v").stderr
+    assert "\nverify: " in steps
+    assert "queries asked" in steps
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["reconstruct", "targets_here:broken", "--run", "new/folder"],
+        ["audit", "no-such-file.onnx"],
+        ["audit", "targets_here:linear", "--run", "new/folder", "--levels", "smoothgrad", "--gradients", "none"],
+        ["audit", "targets_here:linear", "--data", "no-such-file.npz", "-o", "new/folder/report.html"],
+    ],
+    ids=["oracle", "target", "levels", "data"],
+)
+def test_a_command_that_fails_leaves_no_folder(here, arguments):
+    before = {path.name for path in here.iterdir()}
+    assert relumine(*arguments).exit_code in (2, 3)
+    assert {path.name for path in here.iterdir()} - {"__pycache__"} == before
+
+
+def test_messages_speak_of_options(here):
+    said = relumine("audit", "targets_here:linear", "--levels", "everything").output
+    assert "error: --levels: expected names of label" in said
+    said = relumine("audit", "targets_here:linear", "--price", "-1").output
+    assert "error: --price: expected a price" in said
+    said = relumine("reconstruct", "targets_here:linear", "--input-shape", "11").output
+    assert "input_shape" not in said
+
+
+def test_reconstruct_has_a_budget_of_its_own(here, monkeypatch):
+    monkeypatch.setattr(sys.modules["relumine.cli.reconstruct"], "_BUDGET", 5)
+    ended = relumine("reconstruct", "targets_here:two_layers")
+    assert ended.exit_code == 3
+    assert "the budget of 5 queries is spent" in ended.output
 
 
 @pytest.mark.parametrize("command", [[], ["reconstruct"]])

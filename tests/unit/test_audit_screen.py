@@ -1,5 +1,6 @@
 """What a person sees of an audit while it runs and when it has ended."""
 
+import time
 from dataclasses import replace
 from io import StringIO
 
@@ -7,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from audit_examples import constant, full, many_defences, nothing
+from audits import record
 from relumine.audit.result import Case, Gate, Record
 from relumine.audit.run import Progress
 from relumine.audit.screen import AuditWatch, show_result
@@ -59,3 +61,24 @@ def test_every_result_can_be_shown(result):
     screen = console()
     show_result(screen, result)
     assert result.verdict[:20] in written(screen)
+
+
+def test_where_nothing_new_happens_a_line_says_so(monkeypatch):
+    monkeypatch.setattr("relumine.console._SECONDS_BETWEEN_LINES", 0.2)
+    screen = console()
+    with AuditWatch(screen) as watch:
+        time.sleep(0.8)
+        assert "s: loading the target" in written(screen)
+        watch(Progress((CASE,), None, 3, 17, 4321, 95.0))
+        time.sleep(0.8)
+    assert "s: 3 of at most 20: 4,321 queries asked" in written(screen)
+    said = written(screen)
+    time.sleep(0.8)
+    assert written(screen) == said
+
+
+def test_verbose_tells_what_each_attack_came_to():
+    screen = console()
+    with AuditWatch(screen, verbose=True) as watch:
+        watch(Progress((), record(0.973, budget=100), 3, 17, 4321, 95.0))
+    assert "gradients: learned, 100 queries, seed 0: fitted, 97.3 % agreement, 1.0 s" in written(screen)

@@ -6,10 +6,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from relumine.audit.result import AuditResult, Case, Curve, Need
+from relumine.audit.result import AuditResult, Case, Curve, Need, Record
 from relumine.audit.run import Progress
 from relumine.console import LiveLine
-from relumine.text import duration
+from relumine.text import duration, percent
 
 _MILESTONES = ("90", "95", "99", "exact")
 _COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
@@ -19,7 +19,8 @@ _OF_GATES = {"passed": "green", "failed": "red", "undecided": "yellow"}
 class AuditWatch(LiveLine):
     """Shows what is running, the queries spent and the time left: a bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, verbose: bool = False) -> None:
+        self._verbose = verbose
         columns = SpinnerColumn(), MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn()
         super().__init__(console, "loading the target", *columns, TextColumn("{task.description}"))
 
@@ -27,14 +28,15 @@ class AuditWatch(LiveLine):
         ended = progress.ended
         if ended is not None and ended.failed:
             self._say(f"failed: {_words(ended.case)}: {ended.error}")
+        elif ended is not None and self._verbose:
+            self._say(f"{_words(ended.case)}: {_found(ended)}, {duration(ended.seconds)}")
         if not progress.running:
             return
         text = _standing(progress)
         if self._console.is_terminal:
             total = progress.done + progress.left
             self._bar.update(self._task, description=escape(text), completed=progress.done, total=total, refresh=True)
-        elif self._due():
-            self._say(f"{progress.done} of at most {progress.done + progress.left}: {text}")
+        self._stand(f"{progress.done} of at most {progress.done + progress.left}: {text}")
 
 
 def _standing(progress: Progress) -> str:
@@ -42,6 +44,11 @@ def _standing(progress: Progress) -> str:
     more = f" (+{len(progress.running) - 1})" if len(progress.running) > 1 else ""
     left = "" if progress.seconds_left is None else f", at most {duration(progress.seconds_left)} left"
     return f"{progress.queries:,} queries asked{left}; {running}{more}"
+
+
+def _found(record: Record) -> str:
+    agreement = "" if record.measures is None else f", {percent(record.measures.agreement)} agreement"
+    return f"{record.outcome.lower().replace('_', ' ')}{agreement}"
 
 
 def _words(case: Case) -> str:

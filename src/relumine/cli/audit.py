@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import DONE, GATE_FAILED, INCONCLUSIVE, INTERRUPTED, errors_as_messages, say
+from relumine.cli.exits import (
+    DONE,
+    GATE_FAILED,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    errors_as_messages,
+    no_folder_left,
+    say,
+)
 from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -20,7 +28,6 @@ EngineName = Literal["local", "ray"]
 
 _CONFIG = Path("audit.toml")
 _RUNS = Path("relumine-runs")
-_ENDINGS = (".html", ".json", ".xml")
 
 
 def audit(
@@ -116,6 +123,9 @@ def audit(
     rate: options.Rate = None,
     concurrency: options.Concurrency = None,
     timeout: options.Timeout = None,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Find out what a model gives away, how fast, and what defences change.
@@ -132,46 +142,64 @@ def audit(
         levels = [name.strip() for names in levels for name in names.split(",")] if levels else None
         if _listed(levels, defences):
             return
-        for name in ("output", "run", "resume", "config", "debug"):
+        for name in ("output", "run", "resume", "config", "json_", "quiet", "verbose", "debug"):
             del said[name]
         said |= {"input_shape": options.parsed_shape(input_shape), "levels": levels, "defences": _every_kind(defences)}
         if config is None and _CONFIG.is_file():
-            say(f"settings are read from {_CONFIG}")
+            if not quiet:
+                say(f"settings are read from {_CONFIG}")
             config = _CONFIG
-        audited(read_settings(config, said), run, output or [], resume=resume)
+        settings = read_settings(config, said)
+        folder = _folder(settings, run, resume)
+        audited(settings, folder, output or [], json_=json_, quiet=quiet, verbose=verbose)
 
 
-def audited(settings: "AuditSettings", run: Path | None, outputs: list[Path], *, resume: bool = False) -> None:
+def audited(
+    settings: "AuditSettings",
+    folder: Path,
+    outputs: list[Path],
+    *,
+    json_: bool = False,
+    quiet: bool = False,
+    verbose: bool = False,
+) -> None:
     """Run an audit, show and write what came out, and leave with the exit code that says it."""
     from rich.console import Console
 
     from relumine import auditing
+    from relumine.audit.run import LEDGER
     from relumine.audit.screen import AuditWatch, show_result
 
-    folder = _folder(settings, run, resume)
     outputs = outputs or [folder / "report.html", folder / "result.json"]
-    for path in outputs:
-        _check_writable(path)
-    say(f"records are kept in {folder}")
+    screen = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
     command = shlex.join(["relumine", *sys.argv[1:]])
     try:
-        with AuditWatch(Console(stderr=True)) as watch:
-            result = auditing.audited(settings, folder, command=command, watch=watch)
+        with no_folder_left(folder, *(path.parent for path in outputs), used=(folder / LEDGER).exists):
+            for path in outputs:
+                _check_writable(path)
+            screen.print(f"records are kept in {folder}", markup=False)
+            with AuditWatch(screen, verbose=verbose) as watch:
+                result = auditing.audited(settings, folder, command=command, watch=watch)
     except KeyboardInterrupt:
         say(f"\nInterrupted. Finished records are kept; the same command with --run {folder} --resume goes on.")
         raise typer.Exit(INTERRUPTED) from None
-    console = Console()
-    show_result(console, result)
     for path in outputs:
         result.save(path)
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    if json_:
+        print(result.to_json())
+    else:
+        show_result(Console(), result)
+    for path in outputs:
+        (screen if json_ else Console()).print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(exit_code(result))
 
 
 def _check_writable(path: Path) -> None:
     """Before hours are spent."""
-    if path.suffix.lower() not in _ENDINGS:
-        raise MisuseError(f"--output: expected a file ending in {', '.join(_ENDINGS)}, got {path}")
+    from relumine.auditing import ENDINGS
+
+    if path.suffix.lower() not in ENDINGS:
+        raise MisuseError(f"--output: expected a file ending in {', '.join(ENDINGS)}, got {path}")
     there = path.exists()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,11 @@ from relumine.errors import MisuseError
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the report goes.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="For all that is written.")] = Path("demo"),
+    *,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Audit a small network that comes with relumine, and write the report.
@@ -26,4 +30,4 @@ def demo(
         if out.exists() and not out.is_dir():
             raise MisuseError(f"--out: expected a folder to write in, got the file {out}")
         (out / FILE).unlink(missing_ok=True)  # an earlier demonstration's
-        audited(AuditSettings(), out, [])
+        audited(AuditSettings(), out, [], json_=json_, quiet=quiet, verbose=verbose)

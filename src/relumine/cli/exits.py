@@ -1,9 +1,13 @@
 """The one place that turns errors into messages and exit codes."""
 
+import inspect
+import re
+import shutil
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -36,11 +40,39 @@ def errors_as_messages(debug: bool) -> Iterator[None]:
         if debug:
             traceback.print_exc()
         if isinstance(error, RelumineError):
-            say(f"error: {error}")
+            say(f"error: {_of_options(str(error))}")
             raise typer.Exit(INCONCLUSIVE if isinstance(error, OracleError | BudgetError) else USAGE) from None
         say(f"internal error: {type(error).__name__}: {error}")
         say("This is a fault in relumine. --debug shows where it happened; please report it.")
         raise typer.Exit(INTERNAL) from None
+
+
+def _of_options(message: str) -> str:
+    """A message of the library in the words of the command line: ``input_shape``, ``values='real'`` are options."""
+    from relumine.cli import app
+
+    signatures = (inspect.signature(command.callback) for command in app.registered_commands if command.callback)
+    for name in {one.name for parts in signatures for one in parts.parameters.values() if one.kind is one.KEYWORD_ONLY}:
+        option = "--" + name.strip("_").replace("_", "-")
+        message = re.sub(rf"(?<![\w-]){name}=['\"]?([\w.]+)['\"]?", rf"{option} \1", message)
+        message = re.sub(rf"\A{name}(?=:)" if "_" not in name else rf"(?<![\w-]){name}(?![\w(])", option, message)
+    return message
+
+
+@contextmanager
+def no_folder_left(run: Path, *others: Path, used: Callable[[], bool]) -> Iterator[None]:
+    """Remove folders made inside where a command fails before anything is in ``run`` that is worth keeping."""
+    new = [place for folder in (run, *others) for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        yield
+    except RelumineError:
+        if not used():
+            if run in new:
+                shutil.rmtree(run, ignore_errors=True)
+            for place in new:
+                with suppress(OSError):  # gone already, or not empty: another run is in there
+                    place.rmdir()
+        raise
 
 
 @contextmanager

@@ -20,6 +20,9 @@ DTypeName = Literal["float32", "float64"]
 MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
 
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only, no progress.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Write down each step as it ends.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what came out as JSON instead of tables.")]
 Seed = Annotated[
     int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
 ]
@@ -63,7 +66,14 @@ Inputs = Annotated[
         help="Inputs that TARGET is made for, as of 'audit': where to search, and where a clone must be right.",
     ),
 ]
-Budget = Annotated[int | None, typer.Option(min=1, metavar="N", help="Ask at most this many queries.")]
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="Ask at most this many queries; 1,000,000 if not given, 10,000 where TARGET is a server.",
+    ),
+]
 Run = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Keep every answer there; the same command goes on after an interruption."),

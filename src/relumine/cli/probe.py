@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def probe(
     target: options.Target,
     *,
-    json_: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    json_: options.Json = False,
     write_config: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write TOML: for a server what reconstruct reads with --endpoint-config."),

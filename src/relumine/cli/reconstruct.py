@@ -1,20 +1,31 @@
 """``relumine reconstruct``: ask a model until its parameters are known."""
 
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, say
+from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, no_folder_left, say
 from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from relumine.defend.registry import Chain
     from relumine.oracle.base import Oracle
     from relumine.oracle.metering.ledger import Ledger
     from relumine.reconstruct.result import Reconstruction
+
+
+# Where --budget does not say. Ten times what the largest network of the tables needs from values alone (2^16.7); of a
+# server, what most can be asked within a day of its rate limits, and few would pay for more without being asked.
+_BUDGET, _BUDGET_OF_SERVER = 1_000_000, 10_000
 
 
 def reconstruct(
@@ -54,6 +65,9 @@ def reconstruct(
         bool,
         typer.Option("--probe", help="First find out what the explanations are, as 'relumine probe' does, and use it."),
     ] = False,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
     debug: options.Debug = False,
 ) -> None:
     """Ask a model questions until its parameters are known.
@@ -67,7 +81,7 @@ def reconstruct(
 
         from relumine.adapt.reconstruction import reconstruct_behind
         from relumine.audit.data import load_data
-        from relumine.console import Watch, about_endpoint, show
+        from relumine.console import Watch, show
         from relumine.endpoints import EndpointOptions
         from relumine.explain.map_kind import map_kind
         from relumine.oracle.http.oracle import HttpOracle
@@ -83,7 +97,7 @@ def reconstruct(
             _check_defensible(target, defence, run)
         for path in output or []:
             check_writable(path)
-        screen = Console(stderr=True)
+        screen = Console(stderr=True, quiet=quiet)
         shape = options.parsed_shape(input_shape)
         said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by, rate, concurrency, timeout)
         with screen.status(f"loading {target}"):
@@ -97,13 +111,17 @@ def reconstruct(
             oracle = defence(oracle, rng=seed)
         if remote is not None and run is None:
             run = remote.run / f"{method}-{seed}"  # paid answers are always kept
-            say(f"answers are kept in {run}")
+            screen.print(f"answers are kept in {run}", markup=False, soft_wrap=True)
+        budget = budget or (_BUDGET if remote is None else _BUDGET_OF_SERVER)
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
         if data is not None:
             facts["data"] = fingerprint(str(data))
-        ledger = _ledger(run, oracle, defend=defence, **facts) if run else None
         started = time.monotonic()
-        with Watch(screen) as watch, interruption_explained(watch, ledger):
+        with (
+            _ledger(run, oracle, defend=defence, **facts) as ledger,
+            Watch(screen, verbose=verbose) as watch,
+            interruption_explained(watch, ledger),
+        ):
             meter = Metered(oracle, ledger=ledger, budget=budget, watch=watch)
             if probe:
                 found = Probe()(meter, rng=seed)
@@ -114,8 +132,9 @@ def reconstruct(
             else:
                 maps = map_kind("gradient" if remote is None else remote.endpoint.explanation)
                 result = reconstruct_behind(asker, meter, maps, rng=seed)
-        show(Console(), result, time.monotonic() - started, about_endpoint(remote) if remote else [])
-        _write_clones(result, output or [])
+        seconds = time.monotonic() - started
+        print(_as_json(result, seconds)) if json_ else show(Console(), result, seconds, remote)
+        _write_clones(result, output or [], screen if json_ else Console())
 
 
 def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
@@ -127,16 +146,37 @@ def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
         raise MisuseError(f"--run: answers behind {defence} depend on earlier ones, so that no run can go on")
 
 
-def _ledger(run: Path, oracle: "Oracle", **facts: object) -> "Ledger":
+@contextmanager
+def _ledger(run: Path | None, oracle: "Oracle", **facts: object) -> "Iterator[Ledger | None]":
     """The ledger of a run folder, bound to what must be the same when the run is resumed."""
     from relumine.oracle.metering.ledger import Ledger
 
-    ledger = Ledger(run / "ledger.sqlite")
-    ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
-    return ledger
+    if run is None:
+        yield None
+        return
+    ledger: Ledger | None = None
+    with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):
+        ledger = Ledger(run / "ledger.sqlite")
+        ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
+        yield ledger
 
 
-def _write_clones(result: "Reconstruction", paths: list[Path]) -> None:
+def _as_json(result: "Reconstruction", seconds: float) -> str:
+    """What ``show`` says, for programs."""
+    plain = {
+        "outcome": result.outcome.name,
+        "meaning": result.outcome.value,
+        "method": result.method,
+        "hidden": result.hidden,
+        "activation": result.activation,
+        "spent": asdict(result.spent),
+        "evidence": asdict(result.evidence),
+        "seconds": round(seconds, 2),
+    }
+    return json.dumps(plain, indent=1, ensure_ascii=False, default=float)
+
+
+def _write_clones(result: "Reconstruction", paths: list[Path], console: "Console") -> None:
     from relumine.reconstruct.result import Outcome
 
     if result.outcome is not Outcome.RECOVERED:
@@ -144,4 +184,4 @@ def _write_clones(result: "Reconstruction", paths: list[Path]) -> None:
             say("No clone was written, because none is known to be right.")
         raise typer.Exit(INCONCLUSIVE)
     for path in paths:
-        print(f"wrote {result.save(path)}")
+        console.print(f"wrote {result.save(path)}", highlight=False, markup=False, soft_wrap=True)

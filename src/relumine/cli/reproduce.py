@@ -32,7 +32,7 @@ def reproduce(
     ] = "",
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Where results go and are resumed; reproduced/SCALE if not given."),
+        typer.Option(metavar="FOLDER", help="For all that is written, and goes on; reproduced/SCALE if not given."),
     ] = None,
     page: Annotated[
         Path | None,

@@ -28,8 +28,7 @@ class StudyWatch(LiveLine):
         if self._console.is_terminal:
             text = "experiments" if isinstance(standing.ended, Row) else "training targets"
             self._bar.update(self._task, description=text, completed=standing.done, total=standing.total)
-        elif self._due():
-            self._say(f"{standing.done}/{standing.total}  {_words(standing)}")
+        self._stand(f"{standing.done}/{standing.total}  {_words(standing)}")
 
 
 def _words(standing: StudyProgress) -> str:
