@@ -12,6 +12,7 @@ import pytest
 
 import relumine as rl
 from relumine.jobs.engines import Lost, engine_named
+from relumine.jobs.records import read
 from relumine.study import (
     Access,
     Experiment,
@@ -73,7 +74,7 @@ class Inline:
 
 def test_experiments_and_rows_survive_json():
     asked = experiment(access=Access("smoothgrad", "top", "probabilities", sigma=1.5, samples=4), source="gaussian")
-    assert Experiment.read(json.loads(json.dumps(asdict(asked)))) == asked
+    assert read(Experiment, json.loads(json.dumps(asdict(asked)))) == asked
     assert Row.from_json(row(asked).to_json()) == row(asked)
     without = replace(row(asked), measures=None, outcome="FAILED", error="because")
     assert Row.from_json(without.to_json()) == without

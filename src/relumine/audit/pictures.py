@@ -30,8 +30,7 @@ def gallery_of(clone: Clone, target: Oracle, test: AuditData) -> tuple[Picture, 
     rows = _varied(test.rows, target)
     answer = target(rows, gradients=True)
     shown = answer.values.argmax(axis=1)
-    one_each = offer.gradients == "top" or offer.outputs == 1
-    maps = answer.jacobians[:, 0] if one_each else answer.jacobians[np.arange(len(rows)), shown]
+    maps = answer.jacobians[:, 0] if offer.gradients == "top" else answer.jacobians[np.arange(len(rows)), shown]
     clone_maps, clone_values = _maps(clone, rows, offer.inputs, np.eye(offer.outputs)[shown])
     return tuple(
         Picture(

@@ -7,12 +7,11 @@ A *case* is one reconstruction: one level of access, one defence, one attack, on
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-_Record = TypeVar("_Record")
+from relumine.jobs.records import read
 
 # How a curve ended.
 Status = Literal["exact", "reached", "not reached", "inconclusive"]
@@ -377,21 +376,3 @@ class AuditResult:
 def name_today(named: dict[str, Any], level: str) -> None:
     """Give a point or case of an older result the attack's name of today."""
     named["attack"] = attack_name(named["attack"], level)
-
-
-def read(kind: type[_Record], plain: Any) -> _Record:
-    """The record that ``asdict`` and JSON made plain, by the types of its fields."""
-    record: _Record = _as(kind, plain)
-    return record
-
-
-def _as(hint: Any, plain: Any) -> Any:
-    """Records and tuples from dictionaries and lists; numbers and words as they are."""
-    if plain is not None and get_origin(hint) is UnionType:  # something, or None
-        hint = get_args(hint)[0]
-    if get_origin(hint) is tuple:
-        return tuple(_as(get_args(hint)[0], one) for one in plain)
-    if not is_dataclass(hint) or plain is None:
-        return plain
-    hints = get_type_hints(hint)
-    return hint(**{name: _as(hints[name], value) for name, value in plain.items()})  # type: ignore[operator]

@@ -4,8 +4,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relumine.audit.result import AuditResult, Case, Picture, Record, UnitPair, name_today, read
+from relumine.audit.result import AuditResult, Case, Picture, Record, UnitPair, name_today
 from relumine.errors import StoreError
+from relumine.jobs.records import read
 from relumine.jobs.store import Store
 
 FILE = "audit.sqlite"

@@ -23,7 +23,7 @@ from relumine.defend import Chain, parse
 from relumine.errors import MisuseError
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
-from relumine.oracle.metering.metered import Metered, Spent
+from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Reconstruction
 
 # Streams of randomness that are not the attack's.
@@ -147,7 +147,7 @@ def run_case(target: Target, case: Case) -> Finished:
             result = attack(meter, case.budget, case.seed, subject.attacker_pool(), oracle.offer.inputs)
             return _finished(case, subject, oracle, result, started)
     except Exception as error:
-        spent = {} if meter is None else spent_on(meter.spent)
+        spent = {} if meter is None else meter.spent.counts
         return failed(case, f"{type(error).__name__}: {error}", spent, time.perf_counter() - started)
 
 
@@ -178,7 +178,7 @@ def _finished(case: Case, subject: Subject, oracle: Oracle, result: Reconstructi
         outcome=result.outcome.name,
         remark=result.evidence.remark,
         error=None,
-        spent=spent_on(result.spent),
+        spent=result.spent.counts,
         measures=measures,
         seconds=round(time.perf_counter() - started, 2),
     )
@@ -196,11 +196,6 @@ def usefulness_of(target: Target, key: tuple[str, str]) -> Usefulness | None:
     case = Case(*key, attack="", budget=0, seed=0)
     shown = _shown(case, subject, subject.oracle, chain)
     return usefulness(subject.oracle, shown, subject.test.rows, rng=0)
-
-
-def spent_on(spent: Spent) -> Mapping[str, int]:
-    """As records have it."""
-    return {name: getattr(spent, name) for name in ("value_queries", "gradient_queries", "floats")}
 
 
 def failed(case: Case, error: str, spent: Mapping[str, int] | None = None, seconds: float = 0.0) -> Finished:

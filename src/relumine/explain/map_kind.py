@@ -5,8 +5,12 @@ attacks are chosen by it. Endpoint files, probe results and command lines name k
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from relumine.errors import MisuseError
+
+# Explanations that a torch module can be asked for.
+ExplanationName = Literal["gradient", "absolute-gradient", "input-times-gradient", "smoothgrad", "integrated-gradients"]
 
 
 @dataclass(frozen=True)

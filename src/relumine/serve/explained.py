@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from relumine.errors import MisuseError, RelumineError
-from relumine.explain.map_kind import map_kind
+from relumine.explain.map_kind import ExplanationName, map_kind
 from relumine.oracle.base import DType, Oracle
 
 if TYPE_CHECKING:
@@ -14,10 +14,6 @@ if TYPE_CHECKING:
 
     from relumine.explain import Explanation
     from relumine.oracle.torch import TorchOracle
-
-ExplanationName = Literal[
-    "gradient", "absolute-gradient", "input-times-gradient", "integrated-gradients", "smoothgrad", "none"
-]
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Choice:
     seed:    source of SmoothGrad's noise
     """
 
-    explain: ExplanationName = "gradient"
+    explain: ExplanationName | Literal["none"] = "gradient"
     classes: Literal["all", "top"] = "all"
     of: Literal["real", "logits", "probabilities"] = "logits"
     dtype: DType | None = None

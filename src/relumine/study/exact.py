@@ -21,8 +21,6 @@ def exact_record(target: Target) -> dict[str, Any]:
         "target": asdict(target),
         "outcome": result.outcome.name,
         "hidden": list(result.hidden),
-        "gradient_queries": result.spent.gradient_queries,
-        "value_queries": result.spent.value_queries,
-        "floats": result.spent.floats,
+        **result.spent.counts,
         "provenance": asdict(provenance(0)),
     }

@@ -5,20 +5,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from relumine.errors import MisuseError
+from relumine.explain.map_kind import ExplanationName
 from relumine.jobs.provenance import Provenance
+from relumine.jobs.records import read
 
-ExplanationName = Literal["gradient", "absolute-gradient", "input-times-gradient", "smoothgrad", "integrated-gradients"]
 Source = Literal["pool", "gaussian", "active"]
 Loss = Literal["joint", "gradient", "membership"]
 Match = Literal["shown", "gradient"]
-
-EXPLANATIONS = ("gradient", "absolute-gradient", "input-times-gradient", "smoothgrad", "integrated-gradients")
-SOURCES = ("pool", "gaussian", "active")
-LOSSES = ("joint", "gradient", "membership")
-MATCHES = ("shown", "gradient")
 
 # The outcome of a row whose experiment raised an error; the others are the names of relumine.Outcome.
 FAILED = "FAILED"
@@ -54,7 +50,7 @@ class Access:
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        _require_one_of("Access.explanation", self.explanation, EXPLANATIONS)
+        _require_one_of("Access.explanation", self.explanation, get_args(ExplanationName))
         if (self.sigma is not None) != (self.explanation == "smoothgrad"):
             raise MisuseError(f"Access.sigma: belongs to 'smoothgrad' and only there, got {self.sigma}")
 
@@ -90,9 +86,9 @@ class Experiment:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _require_one_of("Experiment.source", self.source, SOURCES)
-        _require_one_of("Experiment.loss", self.loss, LOSSES)
-        _require_one_of("Experiment.match", self.match, MATCHES)
+        _require_one_of("Experiment.source", self.source, get_args(Source))
+        _require_one_of("Experiment.loss", self.loss, get_args(Loss))
+        _require_one_of("Experiment.match", self.match, get_args(Match))
         if self.budget < 1:
             raise MisuseError(f"Experiment.budget: expected at least 1 query, got {self.budget}")
 
@@ -100,12 +96,6 @@ class Experiment:
     def key(self) -> str:
         """What this experiment is known by: the same for equal experiments, in every process and on every machine."""
         return key_of(self)
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> "Experiment":
-        """The experiment that ``asdict`` wrote."""
-        parts = {"target": Target(**plain["target"]), "student": Student(**plain["student"])}
-        return cls(**{**plain, **parts, "access": Access(**plain["access"])})
 
     def __str__(self) -> str:
         target, student = self.target, self.student.network
@@ -168,10 +158,7 @@ class Row:
         """The row that ``to_json`` wrote."""
         plain = json.loads(line)
         del plain["key"]
-        measures = plain["measures"]
-        plain["experiment"] = Experiment.read(plain["experiment"])
-        plain["measures"] = None if measures is None else Measures(**measures)
-        return cls(**{**plain, "provenance": Provenance(**plain["provenance"])})
+        return read(cls, plain)
 
 
 def key_of(record: Experiment | Target) -> str:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import torch
 
     from relumine.explain import Explanation
-    from relumine.oracle.metering.metered import Spent
     from relumine.reconstruct.matching.method import GradientMatching
     from relumine.reconstruct.matching.sources import Source
     from relumine.zoo import Split, Trained, Training
@@ -122,7 +121,7 @@ def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) 
         outcome=result.outcome.name,
         error=None,
         remark=result.evidence.remark,
-        spent=_spent(result.spent),
+        spent=result.spent.counts,
         measures=None if result.clone is None else _measures(result.predict, oracle, split, accuracy),
         provenance=provenance(time.perf_counter() - started),
     )
@@ -155,10 +154,6 @@ def failed_row(experiment: Experiment, error: str, started: float | None = None)
     """The row of an experiment that did not end."""
     seconds = 0.0 if started is None else time.perf_counter() - started
     return Row(experiment, FAILED, error, "", {}, None, provenance(seconds))
-
-
-def _spent(spent: "Spent") -> dict[str, int]:
-    return {name: getattr(spent, name) for name in ("value_queries", "gradient_queries", "floats")}
 
 
 def asker(experiment: Experiment, checkpoint: Path | None = None) -> "GradientMatching":

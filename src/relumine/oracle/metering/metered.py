@@ -38,6 +38,11 @@ class Tally:
         """All rows sent."""
         return self.value_queries + self.gradient_queries
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """By name, as records have them."""
+        return {name: getattr(self, name) for name in ("value_queries", "gradient_queries", "floats")}
+
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(
             self.value_queries + other.value_queries,
