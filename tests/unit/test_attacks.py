@@ -143,3 +143,20 @@ def test_maps_that_say_something_teach_more_than_values_alone(words):
     with_maps = [agreement(attacked("learned", words, 4, seed=seed)[0]) for seed in range(2)]
     without = [agreement(attacked("values-only student", words, 4, seed=seed)[0]) for seed in range(2)]
     assert np.mean(with_maps) > np.mean(without)
+
+
+def test_units_of_columns_do_not_matter_to_a_student_of_gradients():
+    """Columns from thousandths to thousands: the student is the one of the target in plain units."""
+    units = 10.0 ** np.linspace(-3, 3, D)
+    plain = target().oracle
+
+    def scaled(x, gradients):
+        answer = plain(x / units, gradients=gradients)
+        return answer.values, answer.jacobians / units if gradients else None
+
+    pool, x = (np.random.default_rng(seed).standard_normal((200, D)) for seed in (0, 9))
+    guesses = []
+    for oracle, size in ((plain, 1.0), (rl.FunctionOracle(scaled, plain.offer), units)):
+        result = attacks("")["learned"](rl.Metered(oracle), 20, 0, pool * size)
+        guesses.append(result.predict(x * size))
+    np.testing.assert_allclose(*guesses, atol=1e-2 * np.abs(guesses[0]).max())

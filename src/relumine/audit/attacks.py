@@ -316,7 +316,7 @@ def _student_of(
     from relumine.reconstruct.matching.student import StudentClone, standardising
 
     explanation = known.explanation() if loss != "membership" else None
-    outside = loss == "membership" or (explanation is None and known.maps == GRADIENT)
+    outside = loss == "membership" or known.maps == GRADIENT
     inner = standardising(at.scaling.mean, at.scaling.scale)
 
     def student(seed: int) -> "torch.nn.Module":

@@ -14,7 +14,7 @@ from relumine.defend.refuse import FarInputs
 from relumine.defend.registry import Chain
 from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid
 from relumine.defend.watch import DistanceWatch, LineWatch
-from relumine.explain.map_kind import GRADIENT, WORDS, MapKind, map_kind
+from relumine.explain.map_kind import GRADIENT, WORDS, MapKind
 from relumine.explain.methods import Explanation, explanation_of
 from relumine.explain.oracle import ExplainedOracle
 from relumine.oracle.base import Oracle
@@ -85,19 +85,17 @@ def knowledge_of(level: str, chain: Chain | None, deviation: float = 1.0, maps: 
 def maps_of(oracle: Oracle) -> MapKind:
     """What the maps of a target are: as a server's description says, or the explanation that it is asked for."""
     if isinstance(oracle, HttpOracle):
-        return GRADIENT if unknown_maps(oracle) else map_kind(oracle.endpoint.explanation)
+        return WORDS.get(oracle.endpoint.explanation, GRADIENT)
     return oracle.explanation.kind if isinstance(oracle, ExplainedOracle) else GRADIENT
 
 
 def unknown_maps(oracle: Oracle) -> str:
     """What weakens an audit of explanations that no attack knows; "" for nothing."""
     word = oracle.endpoint.explanation if isinstance(oracle, HttpOracle) else "gradient"
-    if word in WORDS:
-        return ""
-    return (
+    said = (
         f"The server's explanations are said to be «{word}», which these attacks take for gradients. An attacker who "
-        "knows better may need far fewer queries."
     )
+    return "" if word in WORDS else f"{said}knows better may need far fewer queries."
 
 
 def _after(known: Knowledge, kind: type[Defended], said: Settings) -> Knowledge:
