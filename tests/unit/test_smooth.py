@@ -2,6 +2,10 @@
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
 from problems import Boxed, Capped, Problem, error, network, two_layer
@@ -12,20 +16,19 @@ CALLED = {name: name for name in NAMES} | {"sigmoid": "tanh"}
 
 
 def run(problem: Problem, seed: int = 0) -> rl.Reconstruction:
-    return rl.TwoLayer()(Capped(problem.oracle, 2_000), rng=seed)
+    return rl.TwoLayer()(Capped(problem.oracle, 5_000), rng=seed)
 
 
 @pytest.mark.parametrize("activation", NAMES)
 @pytest.mark.parametrize("values", ["logits", "probabilities"])
 @pytest.mark.parametrize(("dtype", "exact"), [("float64", 1e-9), ("float32", 1e-4)])
 def test_every_activation_is_recovered_and_named(activation, values, dtype, exact):
-    for seed in range(2):
-        problem = two_layer(20, 12, 5, seed=seed, activation=activation, values=values, dtype=dtype)
-        result = run(problem, seed)
-        assert result.outcome is rl.Outcome.RECOVERED
-        assert result.activation == CALLED[activation]
-        assert result.hidden == (12,)
-        assert error(result, problem) <= exact
+    problem = two_layer(20, 12, 5, activation=activation, values=values, dtype=dtype)
+    result = run(problem)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert result.activation == CALLED[activation]
+    assert result.hidden == (12,)
+    assert error(result, problem) <= exact
 
 
 @pytest.mark.parametrize("activation", ["gelu", "tanh"])
@@ -45,6 +48,46 @@ def test_more_units_than_inputs_show_in_the_other_unfolding():
     assert error(result, problem) <= 1e-9
 
 
+@pytest.mark.parametrize("activation", ["tanh", "gelu", "silu", "softplus"])
+@pytest.mark.parametrize(("d", "h", "K"), [(12, 9, 1), (6, 25, 2)])
+def test_one_output_or_too_many_units_are_told_apart_on_far_lines(activation, d, h, K):
+    for seed in range(2):
+        problem = two_layer(d, h, K, seed=seed, activation=activation)
+        result = run(problem, seed)
+        assert result.outcome is rl.Outcome.RECOVERED
+        assert (result.hidden, result.activation) == ((h,), activation)
+        assert error(result, problem) <= 1e-9
+
+
+MODELS = {
+    "iris, more units than inputs": (MLPClassifier((16,), activation="tanh", max_iter=300, random_state=0), load_iris),
+    "breast cancer behind a scaler, all units saturated near the origin": (
+        make_pipeline(StandardScaler(), MLPClassifier((16,), activation="tanh", max_iter=300, random_state=0)),
+        load_breast_cancer,
+    ),
+    "digits behind a scaler": (
+        make_pipeline(StandardScaler(), MLPClassifier((16,), activation="logistic", max_iter=50, random_state=0)),
+        load_digits,
+    ),
+    "diabetes, one output": (
+        MLPRegressor(hidden_layer_sizes=(16,), activation="logistic", max_iter=300, random_state=0),
+        load_diabetes,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_networks_of_scikit_learn_are_right_on_their_own_data(name):
+    model, load = MODELS[name]
+    X, y = load(return_X_y=True)
+    oracle = rl.SklearnOracle(model.fit(X, y))
+    result = rl.TwoLayer()(Capped(oracle, 5_000), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert result.hidden == (16,)
+    np.testing.assert_allclose(result.predict(X), oracle(X, gradients=False).values, rtol=1e-8, atol=1e-8)
+
+
 def test_a_box_is_kept_to():
     problem = two_layer(20, 12, 5, seed=1, activation="tanh")
     result = rl.TwoLayer()(Boxed(problem.oracle, (-1.0, 1.0)), rng=0)
@@ -56,7 +99,7 @@ def test_a_box_is_kept_to():
 @pytest.mark.parametrize("K", [1, 3, 6])
 @pytest.mark.parametrize("activation", ["tanh", "softplus"])
 def test_two_hidden_layers_are_never_called_one(K, activation):
-    for seed in range(3):
+    for seed in range(2):
         problem = network(12, 9, 6, K, seed=seed, activation=activation)
         result = run(problem, seed)
         assert result.outcome in (rl.Outcome.NOT_PIECEWISE_LINEAR, rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_VERIFIED)

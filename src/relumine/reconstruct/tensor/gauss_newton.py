@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.sparse.linalg import LinearOperator, lsmr
 
 from relumine.oracle.base import Array
@@ -12,6 +13,12 @@ from relumine.reconstruct.tensor.observations import Observations
 # Larger systems (numbers in the matrix) are solved without forming them.
 _DENSE = 2**22
 _STEPS = 20
+# What misses more than this at first, and after a few steps, is not the target: right starts miss 1e-2 and less.
+_FAR = 0.1
+_FEW = 6
+_NEAR = 1e-3
+# Products with the matrix in one step of such.
+_PRODUCTS = 200
 
 
 def polished(network: Network, seen: Observations, enough: float) -> tuple[Network, float]:
@@ -21,8 +28,9 @@ def polished(network: Network, seen: Observations, enough: float) -> tuple[Netwo
     """
     fit = _Fit(network, seen)
     damping = 1e-6
-    for _ in range(_STEPS):
-        if fit.misfit <= enough or damping > 1e3:
+    for i in range(_STEPS):
+        hopeless = fit.misfit > (_FAR if i < _FEW else _NEAR)
+        if fit.misfit <= enough or damping > 1e3 or hopeless:
             break
         trial = _Fit(fit.moved(fit.step(damping)), seen)
         if trial.misfit < fit.misfit:
@@ -77,13 +85,27 @@ class _Fit:
         sizes = np.linalg.norm(matrix, axis=0) + 1e-300
         system = np.vstack([matrix / sizes, np.sqrt(damping) * np.eye(size)])
         wanted = np.concatenate([self.missed, np.zeros(size)])
-        solution: Array = np.linalg.lstsq(system, wanted, rcond=None)[0] / sizes
+        q, r = np.linalg.qr(system)
+        solution: Array = solve_triangular(r, q.T @ wanted) / sizes
         return solution
 
     def _by_products(self, damping: float) -> Array:
-        shape = len(self.missed), int(self._ends[-1])
-        operator = LinearOperator(shape, matvec=self.forward, rmatvec=self.backward)
-        result: Array = lsmr(operator, self.missed, damp=np.sqrt(damping), atol=1e-12, btol=1e-12, maxiter=200)[0]
+        """The same by LSMR, every parameter in units of its own size: inputs may have very different ones."""
+        sizes = np.concatenate(
+            [
+                np.broadcast_to(np.sqrt(np.mean(self.A**2, axis=0)), self.A.shape).ravel(),
+                np.ones(len(self.A)),
+                np.broadcast_to(np.sqrt(np.mean(self.V**2, axis=1, keepdims=True)), self.V.shape).ravel(),
+                np.full(len(self.V), _size(self.V)),
+            ]
+        )
+        operator = LinearOperator(
+            (len(self.missed), len(sizes)),
+            matvec=lambda step: self.forward(sizes * step.ravel()),
+            rmatvec=lambda missed: sizes * self.backward(missed.ravel()),
+        )
+        solution = lsmr(operator, self.missed, damp=np.sqrt(damping), atol=1e-12, btol=1e-12, maxiter=_PRODUCTS)[0]
+        result: Array = sizes * solution
         return result
 
     def forward(self, step: Array) -> Array:
