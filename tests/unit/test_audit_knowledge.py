@@ -9,6 +9,10 @@ from problems import two_layer
 from relumine import defend, explain
 from relumine.audit.attacks import attacks_for
 from relumine.audit.knowledge import knowledge_of, maps_of, unknown_maps
+from relumine.audit.levels import Setting
+from relumine.audit.plan import lines_of
+from relumine.audit.result import AttackKey
+from relumine.audit.settings import AuditSettings
 from relumine.explain.map_kind import ADAPTABLE, GRADIENT, WORDS, MapKind, map_kind
 
 OFFER = rl.Offer((6,), 3, "logits", "all", "float64")
@@ -56,6 +60,13 @@ SHOWN = {
         x * maps / np.maximum(abs(x * maps).max(axis=2, keepdims=True), 1e-300)
     ),
 }
+
+
+@pytest.mark.parametrize("word", [word for word in ADAPTABLE if word != "gradient"])
+def test_an_audit_of_a_server_plans_for_the_maps_it_shows(word):
+    with rl.HttpOracle(URL, offer=OFFER, explanation=word) as oracle:
+        lines = lines_of(oracle, AuditSettings(target=URL, levels=("gradients",)), Setting())
+    assert [line.exact[0] for line in lines] == [AttackKey("exact", adapted=True)]
 
 
 def test_integrated_gradients_are_matched_as_such():

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array, GradientKind
+from relumine.oracle.base import Array, GradientKind
 from relumine.oracle.metering.metered import Metered
 
 Classes: TypeAlias = GradientKind | int
@@ -53,11 +53,6 @@ class Known:
     def values(self, points: Array) -> Array:
         """Ask for values alone."""
         return self.meter(points, gradients=False).values
-
-    def explained_one_by_one(self, points: Array) -> Answer:
-        """Ask for explanations, each in a question of its own."""
-        answers = [self.meter(point[None], gradients=True) for point in points]
-        return Answer(*(np.concatenate(part) for part in zip(*((a.values, a.jacobians) for a in answers), strict=True)))
 
     def possible(self, values: Array) -> list[Classes]:
         """Which outputs one map may explain: what is offered first."""

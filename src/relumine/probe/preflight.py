@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from relumine.adapt.recipes import FAR
+from relumine.adapt.with_offer import WithOffer
 from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
@@ -47,7 +48,7 @@ def _findings(meter: Metered, rng: np.random.Generator) -> Findings:
     if known.offer.gradients == "none" or known.offer.values == "label":
         return _nothing(known)
     points = known.scale * known.gaussian(_POINTS)
-    answer = known.explained_one_by_one(points)
+    answer = WithOffer(meter, known.offer, one_by_one=True)(points, gradients=True)
     again = meter(points[:1], gradients=True)
     look_at_numbers(known, values, answer.values)
     run = _Explanations(known, points, answer.values, answer.jacobians, again.jacobians)
