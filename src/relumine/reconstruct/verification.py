@@ -113,7 +113,7 @@ def verified(
     accepted = _ACCEPTED * max(evidence.verification_gap or 0.0, evidence.accuracy or 0.0)
     try:
         with meter.phase("verify"):
-            allowed = max(tolerance or TOLERANCE[meter.offer.dtype], accepted)
+            allowed = max(tolerance or TOLERANCE[meter.offer.dtype], min(accepted, BENT))
             found = met(result.clone, meter, domain, rng, allowed, evidence.noise_floor or 0.0)
         outcome = Outcome.NOT_VERIFIED if found.wrong else Outcome.RECOVERED
         evidence = evidence.and_met(found.gap, len(found.points), found.where)

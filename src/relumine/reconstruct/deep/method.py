@@ -37,16 +37,19 @@ class Deep:
     limit: give up after this many gradient queries
     points: how many fresh points to compare per hidden unit, by value queries: as many Gaussian ones as ones made to
         switch on units that rarely are
+    seconds: give up after this time
     inputs: the owner's inputs, n×d: where to search, and where a clone must be right
     """
 
     limit: int = 50_000
     points: int = 12
+    seconds: float = 600.0
     inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.limit < 10 or self.points < 1:
-            raise MisuseError(f"Deep: expected limit >= 10 and points >= 1, got {self.limit} and {self.points}")
+        if self.limit < 10 or self.points < 1 or not self.seconds > 0:
+            got = f"{self.limit}, {self.points} and {self.seconds}"
+            raise MisuseError(f"Deep: expected limit >= 10, points >= 1 and seconds > 0, got {got}")
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
         return self.after(None, oracle, rng)
@@ -78,7 +81,7 @@ class _DeepRun:
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.search = Search(meter, settings.limit, domain, rng)
+        self.search = Search(meter, settings.limit, settings.seconds, domain, rng)
         self.comparison = self.search.comparison
         self.growth = Growth(self.search, meter)
         self.network: Network | None = None

@@ -1,5 +1,7 @@
 """Search: asks the target along lines until every kink on them is proven, and writes everything into the book."""
 
+from time import monotonic
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,7 +35,7 @@ _KINKS = 0.05
 class Search:
     """Asks for gradients along lines, and keeps the answers."""
 
-    def __init__(self, meter: Metered, limit: int, domain: Domain, rng: np.random.Generator) -> None:
+    def __init__(self, meter: Metered, limit: int, seconds: float, domain: Domain, rng: np.random.Generator) -> None:
         self.offer = meter.offer
         self.oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
         self.comparison = Comparison(self.oracle, rng, domain)
@@ -43,12 +45,15 @@ class Search:
         self.rng = rng
         self._meter = meter
         self._limit = limit
+        self._seconds, self._end = seconds, monotonic() + seconds
         self._asked: list[tuple[Array, Answer]] = []  # inputs and logits, where these are not exact
 
     def ask(self, points: Array) -> tuple[Array, Answer, int]:
         """Ask at these inputs, rounded to what the target can represent; also the row of the first in the book."""
         if self.book.count + len(points) > self._limit:
             raise Stop(Outcome.INCOMPLETE, f"{self._limit} gradient queries were not enough; raise `limit`")
+        if monotonic() > self._end:
+            raise Stop(Outcome.INCOMPLETE, f"{self._seconds:g} s were not enough; raise `seconds`")
         points = self.comparison.representable(points)
         answer = self.as_logits(self._meter(points, gradients=True))
         if not np.isfinite(answer.values).all():

@@ -19,6 +19,7 @@ import numpy as np
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.shallow import rank_one
 from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.result import Outcome, Stop
 
 # One output: a gap is taken for a single kink without proof when fewer kinks than this are expected in it, and after
 # one side of its kink was proven clear when fewer than this are expected in the rest. Chosen by measurement: total
@@ -28,6 +29,11 @@ _HALF_PROVEN = 1.3
 
 # Density of kinks is estimated from this many gaps on either side.
 _NEIGHBOURS = 4
+
+# Where half of the gaps are unresolved after this many answers, one of them is halved up to so many times: a gap
+# between 100 answers holds 2^12 kinks of no network that fits a computer.
+_DOUBT = 100
+_HALVINGS = 12
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,6 +248,8 @@ class LineSearch:
         self.independent = independent
         self.certain = certain
         self.settled = False
+        self._doubt = _DOUBT
+        self._probe: tuple[float, float, int] | None = None  # the gap that is halved, and how often it was
         self.sights: list[Sight] = []
         self.gaps: list[Gap] = []  # where neighbouring answers show different pieces, in order
         self._kinks: list[Kink] | None = None
@@ -283,6 +291,28 @@ class LineSearch:
 
     def questions(self) -> list[float]:
         """The next points to ask, one per unresolved gap; none when all gaps are settled."""
+        wanted = self._wanted()
+        if self._probe is None and (len(self.sights) < self._doubt or 2 * len(wanted) < len(self.gaps) or not wanted):
+            return wanted
+        return self._depth_first() or wanted
+
+    def _depth_first(self) -> list[float]:
+        """Halve one gap until a half shows no change: soon if the function is piecewise linear, never if it is smooth.
+
+        Asked breadth first, a smooth function doubles the number of questions with every round.
+        """
+        low, high, halvings = self._probe or (-np.inf, np.inf, 0)
+        inside = [gap for gap in self.gaps if low <= gap.left.t and gap.right.t <= high]
+        narrow = min(inside, key=lambda gap: gap.right.t - gap.left.t, default=None)
+        if narrow is None or len(inside) == 1 or self.closed(narrow):
+            self._probe, self._doubt = None, 4 * len(self.sights)
+            return []
+        if halvings > _HALVINGS:
+            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"a stretch of a line halved {_HALVINGS} times bends everywhere")
+        self._probe = narrow.left.t, narrow.right.t, halvings + 1
+        return [narrow.middle]
+
+    def _wanted(self) -> list[float]:
         gaps = self.gaps
         if self.certain:
             return [t for t in map(self._unproven, gaps) if t is not None]

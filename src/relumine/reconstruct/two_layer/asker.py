@@ -17,6 +17,8 @@ from relumine.reconstruct.two_layer.mending import Findings
 _FAR = {"float64": 1e5, "float32": 1e3}
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
+# So many pairs of neighbours are asked until one lies in one linear region.
+_PAIRS = 3
 
 
 class _Tap:
@@ -75,9 +77,8 @@ class Asker:
         """The first answer of each pair that was asked to calibrate."""
         answers = self.oracle.answers()
         count = len(answers.jacobians)
-        return Observations(answers.points[:count], answers.values[:count], answers.jacobians, self.noise).at(
-            slice(None, None, 2)
-        )
+        every = Observations(answers.points[:count], answers.values[:count], answers.jacobians, self.noise)
+        return every.at(slice(0, 2 * _PAIRS, 2))  # what follows lies on a line, which shows one direction only
 
     # -- calibration
 
@@ -85,7 +86,7 @@ class Asker:
         """Find the noise, see that the gradient is constant nearby, and choose a line on which answers are finite."""
         near = _NEAR[self.offer.dtype]
         changed = 0
-        for _ in range(3):
+        for _ in range(_PAIRS):
             line, answer = self._start(near)
             shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)

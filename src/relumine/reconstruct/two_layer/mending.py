@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.search import Gap, Kink, LineSearch, Sight
 from relumine.reconstruct.lines.shallow import Shallow, rank_one
+from relumine.reconstruct.result import Outcome, Stop
 
 # Between points of a ray this close, in units of its length, there is one kink, hardly ever two.
 _ALONE = 1e-3
+# A line overlooks few units; one that is mended to many more is not that of one hidden layer, but smooth or deep.
+_GROWTH, _SPARE = 2, 64
 
 
 @dataclass
@@ -76,6 +79,7 @@ class Findings:
         self.search = search
         self.reference = reference
         self._beyond: list[Kink] = []
+        self._on_line: int | None = None  # kinks that the line showed before mending
         self._modelled: list[Kink] = []
         self._state: tuple[list[Kink], int] = (self._modelled, -1)
         self._built: tuple[tuple[list[Kink], int], Shallow] | None = None
@@ -164,6 +168,10 @@ class Findings:
     def explain(self, ray: Ray) -> Step | None:
         """What follows from the differences along the ray: where to ask next, or that a unit was added."""
         self.refresh()
+        known = len(self.kinks())
+        self._on_line = known if self._on_line is None else self._on_line
+        if known > _GROWTH * self._on_line + _SPARE:
+            raise Stop(Outcome.NOT_THIS_CLASS, "off the line ever more units appear")
         places = self._places(ray)
         for width, first, second in self._changes(ray):
             change = self._single(first, second)
