@@ -175,9 +175,9 @@ def point(budget: int, agreement: float, *, exact: int = 0, seeds: int = 3) -> P
         about(agreement),
         about(agreement * 0.85),
         Spread(1e-9 if exact else 1 - agreement, 0, 1, seeds),
-        about(agreement * 0.96),
-        about(agreement * 0.9),
-        about(1.0 if exact else 0.0),
+        accuracy=about(agreement * 0.96),
+        transfer=about(agreement * 0.9),
+        parameters_recovered=about(1.0 if exact else 0.0),
     )
 
 

@@ -23,7 +23,7 @@ from relumine.oracle.predictor import FunctionPredictor
 from relumine.targets import load_target, oracle_of, predicts
 
 # The endings of files that a result can be written to.
-ENDINGS = (".html", ".json", ".xml")
+ENDINGS = (".html", ".json", ".xml", ".sarif")
 
 # What messages and reports call inputs that are no file.
 _DATA = "data"
@@ -36,12 +36,12 @@ class Audited(AuditResult):
     @property
     def table(self) -> list[dict[str, str]]:
         """A row per exposed output, as the command shows it; ``pandas.DataFrame(result.table)`` is a table, too."""
-        return [row_of(curve) for curve in self.curves]
+        return [row_of(curve, self.about.seeds) for curve in self.curves]
 
     def save(self, path: str | Path) -> Path:
-        """Write the report (.html), everything that was found (.json), or JUnit's form (.xml), by the ending."""
+        """Write the report (.html), all that was found (.json), JUnit (.xml) or SARIF (.sarif), by the ending."""
         path = Path(path)
-        path.write_text(_written(self, path), "utf-8")
+        path.write_text(written(self, path), "utf-8")
         return path
 
     def __repr__(self) -> str:
@@ -61,7 +61,7 @@ def _html_table(rows: Sequence[dict[str, str]]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _written(result: AuditResult, path: Path) -> str:
+def written(result: AuditResult, path: Path) -> str:
     """The result in the format that the file's ending stands for."""
     ending = path.suffix.lower()
     if ending == ".json":
@@ -70,6 +70,10 @@ def _written(result: AuditResult, path: Path) -> str:
         from relumine.audit.junit import junit_xml
 
         return junit_xml(result)
+    if ending == ".sarif":
+        from relumine.audit.sarif import sarif_json
+
+        return sarif_json(result)
     if ending != ".html":
         raise MisuseError(f"save: expected a file ending in {', '.join(ENDINGS)}, got {path}")
     from relumine.report.page import render
@@ -90,7 +94,10 @@ def audit(
     seeds: int = 3,
     levels: Sequence[str] = (),
     defences: Sequence[str] = (),
+    exposed: Sequence[str] = (),
     fail_on: Sequence[str] = (),
+    preset: str | None = None,
+    time_limit: float = 600,
     price: float | None = None,
     run: str | Path | None = None,
     workers: int = 1,
@@ -120,7 +127,10 @@ def audit(
         seeds=seeds,
         levels=tuple(levels),
         defences=tuple(defences),
+        exposed=tuple(exposed),
         fail_on=tuple(fail_on),
+        preset=preset,
+        time_limit=time_limit,
         price=price,
         workers=workers,
     )

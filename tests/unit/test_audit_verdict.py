@@ -224,7 +224,7 @@ def test_the_luckiest_run_sets_the_price():
 def test_no_budget_is_small_enough_for_what_leaks_at_once():
     found = control(learned(0.97, 1))
     assert found.suggested == 0
-    assert "No budget is small enough" in found.evidence
+    assert "No limit that leaves a client anything to ask is small enough" in found.evidence
 
 
 def test_no_budget_follows_where_nothing_smaller_was_tried():

@@ -88,8 +88,10 @@ def _check(text: str, milestone: str | None, at: int, number: float, percent: bo
 
 
 def judge(condition: Condition, curves: Sequence[Curve], about: About) -> Gate:
-    """How a condition ended, by the curves of the target as it is: those behind a defence are what-ifs."""
-    own = [curve for curve in curves if not curve.defence and condition.level in ("", curve.level)]
+    """How a condition ended, by the curves of the target as it is: defences are what-ifs, and so is what is not
+    exposed, where that is known and the condition names no level."""
+    named = (condition.level,) if condition.level else about.exposed
+    own = [curve for curve in curves if not curve.defence and (not named or curve.level in named)]
     if not own:
         what = f"at the level {condition.level!r}" if condition.level else "without a defence"
         return Gate(condition.text, "undecided", f"nothing was tried {what}")

@@ -93,6 +93,9 @@ def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple
             f"{', '.join(level.name for level in offered) or 'none'} (values: {oracle.offer.values}, "
             f"gradients: {oracle.offer.gradients})"
         )
+    missing = set(settings.exposed) - {level.name for level in chosen}
+    if missing:
+        raise MisuseError(f"exposed: this target cannot give {', '.join(sorted(missing))}")
     if settings.defences and settings.remote:
         raise MisuseError("defences: expected a model that is loaded here; a server defends itself")
     lines = [_line(level, "", oracle, setting, settings.student) for level in chosen]

@@ -15,6 +15,8 @@ from relumine.jobs.records import read
 
 # How a curve ended.
 Status = Literal["exact", "reached", "not reached", "inconclusive"]
+# How grave it is to expose an output; "unknown" where the attacks showed nothing.
+Severity = Literal["critical", "high", "medium", "low", "unknown"]
 # How a gate ended.
 GateStatus = Literal["passed", "failed", "undecided"]
 
@@ -255,8 +257,11 @@ class Curve:
 class Control:
     """The number that a control needs: at how many queries per client an exposed output gives the model away.
 
-    suggested: queries per client that stay below everything measured, None where nothing was reached
+    suggested: queries per client that stay below everything measured, 0 where even one is too many, None where nothing
+               was reached
     evidence:  the sentence that says what it rests on
+    exposed:   whether it is exposed today; else it is a what-if
+    action:    what to do about it
     """
 
     level: str
@@ -265,6 +270,9 @@ class Control:
     queries_to_exact: float | None
     suggested: int | None
     evidence: str
+    exposed: bool = False
+    severity: Severity = "unknown"
+    action: str = ""
 
 
 @dataclass(frozen=True)
@@ -305,6 +313,7 @@ class About:
     pool:            how many inputs attackers could draw from; None where these were random
     majority:        share of them that the target puts in its most frequent class: what a constant guess agrees with
     target_accuracy: share of them whose true label the target gives; None without labels
+    exposed:         names of the levels that are exposed today; empty where that was not said
     """
 
     target: str
@@ -330,6 +339,7 @@ class About:
     pool: int | None = None
     majority: float | None = None
     target_accuracy: float | None = None
+    exposed: tuple[str, ...] = ()
 
     @property
     def regression(self) -> bool:

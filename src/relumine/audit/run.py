@@ -14,6 +14,7 @@ import numpy as np
 from relumine.audit.curves import curves_of, seen_at
 from relumine.audit.gate import judge, parse_condition
 from relumine.audit.knowledge import unknown_maps
+from relumine.audit.levels import contained_in
 from relumine.audit.measures import Reference, reference_of
 from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
@@ -86,11 +87,18 @@ def run_audit(
         run = _Run(target, lines, store, engine or _engine(settings), watch)
         stopped, useful = run.run()
         about = _about(target, subject, command, started, run.seconds_before + time.monotonic() - clock)
+        about = replace(about, exposed=settings.exposed or (_answered(lines) if settings.remote else ()))
         result = _result(about, settings, lines, run.finished, stopped, useful)
         if warning := unknown_maps(subject.oracle):
             result = replace(result, warnings=(warning, *result.warnings))
         store.note("result", result.to_json())
     return result
+
+
+def _answered(lines: tuple[Line, ...]) -> tuple[str, ...]:
+    """What a server exposes: the levels that are no part of another."""
+    parts = {name for line in lines for name in contained_in(line.level)}
+    return tuple(line.level.name for line in lines if line.level.name not in parts)
 
 
 def _require_same_model(store: AuditStore, settings: AuditSettings, subject: Subject) -> None:

@@ -6,6 +6,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from relumine.audit.compare import Comparison
 from relumine.audit.result import AuditResult, Case, Curve, Need, Record
 from relumine.audit.run import Progress
 from relumine.console import LiveLine
@@ -13,6 +14,9 @@ from relumine.text import duration, percent
 
 _MILESTONES = ("90", "95", "99", "exact")
 _COLOURS = {"exact": "red", "reached": "red", "not reached": "green", "inconclusive": "yellow"}
+_CAPTION = "queries until a clone agrees so far with the target, mean over seeds; (2/3): in two of three seeds only"
+_OF_SEVERITIES = {"critical": "red", "high": "red", "medium": "yellow", "low": "green", "unknown": "yellow"}
+_OF_DIRECTIONS = {"more": "red", "less": "green", "open": "yellow"}
 _OF_GATES = {"passed": "green", "failed": "red", "undecided": "yellow"}
 
 
@@ -61,31 +65,36 @@ def show_result(console: Console, result: AuditResult) -> None:
     for warning in result.warnings:
         console.print(f"[bold yellow]![/] {escape(warning)}", highlight=False, soft_wrap=True)
     console.print(f"[bold]{escape(result.verdict)}[/]", highlight=False, soft_wrap=True)
-    console.print(_table(result.curves))
+    console.print(_table(result))
+    for control in result.controls:
+        if control.exposed:
+            name = f"[bold {_OF_SEVERITIES[control.severity]}]{control.severity.upper()}[/]"
+            said = f"{control.label}, exposed today: {control.action}"
+            console.print(f"{name}  {escape(said)}", highlight=False, soft_wrap=True)
     for gate in result.gates:
         name = f"[bold {_OF_GATES[gate.status]}]{gate.status.upper()}[/]"
         console.print(f"{name}  {escape(gate.condition)}: {escape(gate.reason)}", highlight=False, soft_wrap=True)
 
 
-def _table(curves: tuple[Curve, ...]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, caption="queries until a clone agrees so far with the target, mean over seeds")
+def _table(result: AuditResult) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, caption=_CAPTION)
     table.add_column("exposed", min_width=13)
     for milestone in _MILESTONES:
         table.add_column(_head(milestone), justify="right")
     table.add_column("best", justify="right")
     table.add_column("by", min_width=13)
-    for curve in curves:
-        exposed, *figures, attack = row_of(curve).values()
+    for curve in result.curves:
+        exposed, *figures, attack = row_of(curve, result.about.seeds).values()
         table.add_row(escape(exposed), *figures, f"[{_COLOURS[curve.status]}]{escape(attack)}[/]")
     return table
 
 
-def row_of(curve: Curve) -> dict[str, str]:
+def row_of(curve: Curve, seeds: int) -> dict[str, str]:
     """What the table says of a curve, by the heads of its columns."""
     best = max(curve.points, key=lambda point: (point.exact, point.agreement.mean), default=None)
     agreement = "" if best is None else f"{best.agreement.mean:.1%}"
     agreement += f", R² {best.r2.mean:.3f}" if best is not None and best.r2 is not None else ""
-    figures = {_head(milestone): _need(curve.need(milestone)) for milestone in _MILESTONES}
+    figures = {_head(milestone): _need(curve.need(milestone), seeds) for milestone in _MILESTONES}
     return {"exposed": curve.name, **figures, "best": agreement, "by": best.attack if best else curve.status}
 
 
@@ -93,6 +102,25 @@ def _head(milestone: str) -> str:
     return milestone if milestone == "exact" else f"{milestone} %"
 
 
-def _need(need: Need) -> str:
-    """The mean; what was not reached says how far it was tried."""
-    return f"{need.queries.mean:,.0f}" if need.queries is not None else f"> {need.tried:,}" if need.tried else "?"
+def _need(need: Need, seeds: int) -> str:
+    """The mean, and in how many seeds if not in all; what was not reached says how far it was tried."""
+    if need.queries is None:
+        return f"> {need.tried:,}" if need.tried else "?"
+    return f"{need.queries.mean:,.0f}" + (f" ({need.queries.seeds}/{seeds})" if need.queries.seeds < seeds else "")
+
+
+def show_comparison(console: Console, comparison: Comparison) -> None:
+    """What changed, a row per figure, and the verdict; figures that are the same are left out."""
+    console.print(f"first   {comparison.before}\nsecond  {comparison.after}", highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("exposed", "figure", "first", "second", "gives away"):
+        table.add_column(head, justify="right" if head in ("first", "second") else "left")
+    for one in comparison.changes:
+        if one.direction != "same":
+            said = f"[{_OF_DIRECTIONS[one.direction]}]{one.direction}[/]"
+            table.add_row(escape(one.exposed), escape(one.figure), one.before, one.after, said)
+    if table.rows:
+        console.print(table)
+    for remark in comparison.remarks:
+        console.print(f"[bold yellow]![/] {escape(remark)}", highlight=False, soft_wrap=True)
+    console.print(f"[bold]{escape(comparison.verdict)}[/]", highlight=False, soft_wrap=True)

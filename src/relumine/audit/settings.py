@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from relumine.audit import default
 from relumine.audit.gate import parse_condition
 from relumine.audit.levels import LEVELS
+from relumine.audit.severity import PRESETS
 from relumine.defend import parse
 from relumine.endpoints import EndpointOptions, is_url
 from relumine.errors import MisuseError
@@ -39,8 +40,11 @@ class AuditSettings:
     levels:             names of LEVELS; all that the target can give if empty
     defences:           words of chains of defences, as ``round:4+top``
     student:            what learned clones are, "two_layer" or "conv"; both if None and inputs are images
+    exposed:            names of the levels that are exposed today; of a server all that it answers, if empty
     price:              of 1,000 queries
     fail_on:            conditions, as of ``audit.gate``
+    preset:             a name of ``audit.severity.PRESETS``, whose condition is added to ``fail_on``
+    time_limit:         seconds that one attack may compute; one that is stopped says nothing about the target
     engine, workers, address: who runs the cases
     """
 
@@ -57,8 +61,11 @@ class AuditSettings:
     levels: tuple[str, ...] = ()
     defences: tuple[str, ...] = ()
     student: StudentName | None = None
+    exposed: tuple[str, ...] = ()
     price: float | None = None
     fail_on: tuple[str, ...] = ()
+    preset: str | None = None
+    time_limit: float = 600
     engine: EngineName = "local"
     workers: int | None = None
     address: str | None = None
@@ -69,8 +76,16 @@ class AuditSettings:
             object.__setattr__(self, "data", self.data or default.DATA)
         for name in ("budget", "seeds"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        unknown = [name for name in self.levels if name not in LEVELS]
-        _require(not unknown, "levels", f"names of {', '.join(LEVELS)}", ", ".join(unknown))
+        for setting in ("levels", "exposed"):
+            unknown = [name for name in getattr(self, setting) if name not in LEVELS]
+            _require(not unknown, setting, f"names of {', '.join(LEVELS)}", ", ".join(unknown))
+        if self.levels:
+            object.__setattr__(self, "levels", tuple(dict.fromkeys(self.levels + self.exposed)))
+        _require(self.preset in (None, *PRESETS), "preset", " or ".join(PRESETS), self.preset)
+        if self.preset is not None:
+            condition = PRESETS[self.preset].format(budget=self.budget)
+            object.__setattr__(self, "fail_on", tuple(dict.fromkeys((*self.fail_on, condition))))
+        _require(self.time_limit > 0, "time_limit", "seconds above 0", self.time_limit)
         _require(self.engine in get_args(EngineName), "engine", "local or ray", self.engine)
         _require(self.student in (None, *get_args(StudentName)), "student", "two_layer or conv", self.student)
         _require(self.price is None or self.price >= 0, "price", "a price of at least 0", self.price)
@@ -117,8 +132,8 @@ def _require(holds: bool, name: str, expected: str, got: object) -> None:
 
 # What a setting takes; all others take a word.
 _WHOLE_NUMBERS = ("budget", "seeds", "workers", "outputs", "concurrency")
-_NUMBERS = ("price", "rate", "timeout")
-_LISTS: dict[str, type] = {"levels": str, "defences": str, "fail_on": str, "input_shape": int}
+_NUMBERS = ("price", "rate", "time_limit", "timeout")
+_LISTS: dict[str, type] = {"levels": str, "exposed": str, "defences": str, "fail_on": str, "input_shape": int}
 
 
 def read_settings(path: Path | None, said: Mapping[str, Any]) -> AuditSettings:

@@ -21,6 +21,7 @@ from relumine.audit.store import Finished
 from relumine.audit.usefulness import usefulness
 from relumine.defend import Chain, parse
 from relumine.errors import MisuseError
+from relumine.jobs.clock import TimeUp, limited
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered
@@ -144,9 +145,10 @@ def run_case(target: Target, case: Case) -> Finished:
             shown = _shown(case, subject, oracle, chain)
             attack = _attack(case, shown.offer, chain, subject)
             meter = Metered(shown, budget=case.budget)
-            result = attack(meter, case.budget, case.seed, subject.attacker_pool(), oracle.offer.inputs)
+            with limited(target.settings.time_limit):
+                result = attack(meter, case.budget, case.seed, subject.attacker_pool(), oracle.offer.inputs)
             return _finished(case, subject, oracle, result, started)
-    except Exception as error:
+    except (Exception, TimeUp) as error:
         spent = {} if meter is None else meter.spent.counts
         return failed(case, f"{type(error).__name__}: {error}", spent, time.perf_counter() - started)
 

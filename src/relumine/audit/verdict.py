@@ -10,6 +10,7 @@ from math import floor, log10, sqrt
 from relumine.audit.curves import REACHED
 from relumine.audit.data import GAUSSIAN
 from relumine.audit.result import MILESTONES, About, Control, Curve, Need, Record, Spread
+from relumine.audit.severity import judged
 from relumine.measures import CLOSE
 
 # Fewer seeds or test inputs than these leave a figure's spread open.
@@ -32,7 +33,8 @@ _GOALS = {REACHED: f"{REACHED} % agreement", "exact": "exact reconstruction"}
 
 def verdict_of(curves: Sequence[Curve], about: About) -> str:
     """What came out, in a few sentences for a reader who has never heard of these attacks."""
-    own = [curve for curve in curves if not curve.defence]
+    plain = [curve for curve in curves if not curve.defence]
+    own = [curve for curve in plain if curve.level in about.exposed] or plain
     exact, reached = _cheapest(own, "exact"), _cheapest(own, REACHED)
     if exact is None and reached is not None and _constant(about):
         return (
@@ -40,10 +42,10 @@ def verdict_of(curves: Sequence[Curve], about: About) -> str:
             "good as one that has."
         )
     if exact is not None:
-        said = [_exact(exact, about), _without_explanations(exact, own, "exact")]
+        said = [_exact(exact, about), _without_explanations(exact, plain, "exact")]
         said.append(f"There was little to copy: {_constant_guess(about)}." if _constant(about) else "")
     elif reached is not None:
-        said = [_imitated(reached, about), _without_explanations(reached, own, REACHED)]
+        said = [_imitated(reached, about), _without_explanations(reached, plain, REACHED)]
     else:
         return _not_reached(own, about)
     return " ".join(filter(None, [*said, _behind_defences(curves, about)]))
@@ -65,8 +67,8 @@ def _imitated(curve: Curve, about: About) -> str:
     )
 
 
-def _without_explanations(curve: Curve, own: list[Curve], milestone: str) -> str:
-    baseline = next((one for one in own if one.level == curve.baseline), None)
+def _without_explanations(curve: Curve, plain: list[Curve], milestone: str) -> str:
+    baseline = next((one for one in plain if one.level == curve.baseline), None)
     if baseline is None:
         return ""
     need = baseline.need(milestone)
@@ -256,8 +258,8 @@ def limits_of(curves: Sequence[Curve], about: About) -> tuple[str, ...]:
 
 def controls_of(curves: Sequence[Curve], about: About) -> tuple[Control, ...]:
     """The number that OWASP AISVS 1.0 (11.2.2, 11.3.2) asks for, per exposed output: the price of MITRE ATLAS
-    AML.T0024.002, and a budget per client that stays below it."""
-    return tuple(_control(curve, about) for curve in curves if not curve.defence)
+    AML.T0024.002, and a budget per client that stays below it. With severity and advice."""
+    return judged([_control(curve, about) for curve in curves if not curve.defence], curves, about)
 
 
 def _control(curve: Curve, about: About) -> Control:
@@ -281,7 +283,9 @@ def _suggested(reached: Sequence[Need]) -> int | None:
     if not prices:
         return None
     half, missed = _rounded_down(min(prices) / 2), min(need.missed for need in reached)
-    return min(half, missed) if missed or not half else None
+    if half > 1 and not missed:
+        return None
+    return min(half, missed) if min(half, missed) > 1 else 0  # a client that may ask once in its life is not served
 
 
 def _took(curve: Curve, asked: Sequence[Need], suggested: int | None, about: About) -> str:
@@ -294,7 +298,7 @@ def _took(curve: Curve, asked: Sequence[Need], suggested: int | None, about: Abo
     if suggested is None:
         return f"{price}. Nothing smaller was tried without an error, so no budget follows."
     if suggested == 0:
-        return f"{price}. No budget is small enough: the first queries give the model away."
+        return f"{price}. No limit that leaves a client anything to ask is small enough."
     within = [point for point in curve.points if point.queries <= suggested]
     seen = (
         f"; with {queries(within[-1].queries)} the best copy agreed on {per_cent(within[-1].agreement.high)}"

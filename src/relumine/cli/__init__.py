@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from relumine import __version__
-from relumine.cli import audit, demo, probe, reconstruct, report, reproduce, serve
+from relumine.cli import audit, compare, demo, probe, reconstruct, report, reproduce, serve
 
 _RESPONSIBLE = "For models that you own or are allowed to test."
 
@@ -43,6 +43,7 @@ def _options(
 # In the order in which --help lists them.
 app.command()(audit.audit)
 app.command()(report.report)
+app.command()(compare.compare)
 app.command()(reconstruct.reconstruct)
 app.command()(probe.probe)
 app.command()(demo.demo)

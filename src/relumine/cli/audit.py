@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from relumine.audit.settings import AuditSettings
 
 EngineName = Literal["local", "ray"]
+PresetName = Literal["owasp-aitg", "owasp-aitg-warning"]
 
 _CONFIG = Path("audit.toml")
 _RUNS = Path("relumine-runs")
@@ -63,6 +64,13 @@ def audit(
             help="What to expose, e.g. logits,gradients; all that TARGET can give if not given.",
         ),
     ] = None,
+    exposed: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME,…",
+            help="What is exposed today, apart from what-ifs; gates are about that. All that a server answers if not.",
+        ),
+    ] = None,
     defences: Annotated[
         list[str] | None,
         typer.Option(
@@ -74,6 +82,14 @@ def audit(
     fail_on: Annotated[
         list[str] | None,
         typer.Option(metavar="CONDITION", help="Exit with 10 if it holds, e.g. 'queries-to-95 < 1000'; repeatable."),
+    ] = None,
+    preset: Annotated[
+        PresetName | None,
+        typer.Option(help="Fail by a published threshold: OWASP AITG-APP-09's 90 % agreement, or its 75 %."),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Of computing, for one attack; 600 if not given. Stopped is undecided."),
     ] = None,
     price: Annotated[float | None, typer.Option(metavar="N", help="Of 1,000 queries, for the report.")] = None,
     student: Annotated[
@@ -88,7 +104,7 @@ def audit(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write .html, .json or .xml (JUnit); repeatable. RUN/report.html if not.",
+            help="Write .html, .json, .xml (JUnit) or .sarif; repeatable. RUN/report.html if not.",
         ),
     ] = None,
     run: Annotated[
@@ -139,12 +155,13 @@ def audit(
     with errors_as_messages(debug):
         from relumine.audit.settings import read_settings
 
-        levels = [name.strip() for names in levels for name in names.split(",")] if levels else None
+        levels, exposed = _split(levels), _split(exposed)
         if _listed(levels, defences):
             return
         for name in ("output", "run", "resume", "config", "json_", "quiet", "verbose", "debug"):
             del said[name]
-        said |= {"input_shape": options.parsed_shape(input_shape), "levels": levels, "defences": _every_kind(defences)}
+        said |= {"input_shape": options.parsed_shape(input_shape), "defences": _every_kind(defences)}
+        said |= {"levels": levels, "exposed": exposed}
         if config is None and _CONFIG.is_file():
             if not quiet:
                 say(f"settings are read from {_CONFIG}")
@@ -233,6 +250,12 @@ def _listed(levels: list[str] | None, defences: list[str] | None) -> bool:
         for kind in DEFENCES:
             print(f"{kind.usage:<60} {kind.changes}")
     return "list" in [*(levels or []), *(defences or [])]
+
+
+def _split(lists: list[str] | None) -> list[str] | None:
+    """Names between commas; a gradient is the gradients of all classes."""
+    names = [name.strip() for one in lists or [] for name in one.split(",")]
+    return ["gradients" if name == "gradient" else name for name in names] or None
 
 
 def _every_kind(defences: list[str] | None) -> list[str] | None:

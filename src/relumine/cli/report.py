@@ -1,21 +1,31 @@
 """``relumine report``: draw the report of an audit again."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relumine.cli import options
 from relumine.cli.exits import errors_as_messages
-from relumine.errors import MisuseError, StoreError
+from relumine.errors import MisuseError, RelumineError, StoreError
+
+if TYPE_CHECKING:
+    from relumine.audit.result import AuditResult
 
 
 def report(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder of an audit, or a result.json.")],
     *,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The page; report.html beside the result if not given."),
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write .html, .json, .xml (JUnit) or .sarif; repeatable. report.html beside the result if not.",
+        ),
     ] = None,
     debug: options.Debug = False,
 ) -> None:
@@ -24,26 +34,37 @@ def report(
     One HTML page that needs no network: the verdict, curves, defences, budgets, and what the audit cannot tell.
     """
     with errors_as_messages(debug):
-        folder = run if run.is_dir() else run.parent
-        page = output or folder / "report.html"
-        text = _drawn(run)
-        try:
-            page.write_text(text, "utf-8")
-        except OSError as error:
-            raise MisuseError(f"--output: cannot write {page} ({error.strerror}); choose another place") from error
-        print(f"wrote {page}")
+        from relumine.auditing import written
+
+        found = stored(run)
+        for path in output or [(run if run.is_dir() else run.parent) / "report.html"]:
+            with _read_from(run):
+                text = written(found, path)
+            try:
+                path.write_text(text, "utf-8")
+            except OSError as error:
+                raise MisuseError(f"--output: cannot write {path} ({error.strerror}); choose another place") from error
+            print(f"wrote {path}")
 
 
-def _drawn(run: Path) -> str:
-    """The page of the result in a run folder's store, or in a file that an audit wrote."""
+def stored(run: Path) -> "AuditResult":
+    """The result in a run folder's store, or in a file that an audit wrote."""
     from relumine.audit.result import AuditResult
     from relumine.audit.store import read_result
-    from relumine.report.page import render
 
     if run.is_dir():
-        return render(read_result(run))
+        return read_result(run)
+    with _read_from(run):
+        return AuditResult.from_json(run.read_text("utf-8"))
+
+
+@contextmanager
+def _read_from(run: Path) -> Iterator[None]:
+    """A file from outside may hold anything."""
     try:
-        return render(AuditResult.from_json(run.read_text("utf-8")))
+        yield
+    except RelumineError:
+        raise
     except OSError as error:
         raise StoreError(f"cannot read {run} ({error.strerror}); say the run folder of an audit") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
