@@ -17,6 +17,7 @@ from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import Asked, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
+from relumine.audit.levels import SHAP
 from relumine.audit.result import AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
@@ -25,6 +26,7 @@ from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
+from relumine.reconstruct.contributions.method import FromContributions
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.portfolio.families import KINDS, Kind
 from relumine.reconstruct.portfolio.method import Portfolio
@@ -125,6 +127,10 @@ def attacks_for(
     shape:     of one input, where the offer's is flat and the data's is not
     """
     known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
+    if level == SHAP and offer.gradients != "none":
+        alone = replace(offer, gradients="none", explained=None)
+        contributions = (_of_contributions(),) if offer.values in _NUMBERS else ()
+        return (*contributions, *_learned_attacks(alone, known, shape or offer.inputs, defended=chain is not None))
     learned = _learned_attacks(offer, known, shape or offer.inputs, defended=chain is not None)
     return (*_exact_attacks(offer, known), *learned)
 
@@ -267,6 +273,17 @@ def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, 
         for kind in KINDS if offer.gradients == "none" or not defended else ():
             about = f"a student of {what} alone from scikit-learn, chosen by held-out answers: {kind}"
             yield Attack(replace(alone, student=kind), about, _learned(known, "membership", kind=kind))
+
+
+def _of_contributions() -> Attack:
+    def method(at: Situation) -> Reconstruction:
+        asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng, at.shape), gradients=True)
+        if not len(asked.rows):
+            return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
+        return FromContributions().fit(at.oracle.offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
+
+    about = "a student of the features' contributions, which are as many numbers per query as there are features"
+    return Attack(AttackKey("student", student="contributions"), about, method)
 
 
 def _is_image(shape: tuple[int, ...]) -> bool:

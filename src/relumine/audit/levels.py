@@ -14,11 +14,15 @@ from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
 from relumine.oracle.logits import probabilities_of
+from relumine.oracle.predictor import PredictorOracle
 
 # The paper's appendix: the mean of so many noisy gradients, the noise as large as the data's standard deviation.
 SMOOTHGRAD_SAMPLES = 10
 # Captum's and most servers' default for integrated gradients.
 INTEGRATION_STEPS = 50
+
+# The level whose maps are contributions of features, not gradients.
+SHAP = "shap"
 
 # Gradients along paths held at once: 32 MB.
 _NUMBERS_AT_ONCE = 2**22
@@ -145,6 +149,14 @@ def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:
     return Integrated(oracle) if oracle.offer.gradient_rows == oracle.offer.outputs else None
 
 
+def _shap(oracle: Oracle, _: Setting) -> Oracle | None:
+    if not isinstance(oracle, PredictorOracle):
+        return None
+    from relumine.explain.tree_shap import TreeShap
+
+    return TreeShap(oracle)
+
+
 # The values that come with explanations are the target's own: baselines are resolved among what it offers.
 _OWN_VALUES = "logits"
 
@@ -170,6 +182,7 @@ LEVELS: dict[str, Level] = {
             derived=True,
             shows=_INTEGRATED,
         ),
+        Level(SHAP, "SHAP values", _OWN_VALUES, _shap, derived=True),
     )
 }
 

@@ -24,6 +24,10 @@ GateStatus = Literal["passed", "failed", "undecided"]
 MILESTONES = (0.5, 0.9, 0.95, 0.99)
 
 
+# Networks, families of scikit-learn's models, and what learns the contributions of features.
+StudentKind = Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"]
+
+
 @dataclass(frozen=True)
 class AttackKey:
     """What an attack is.
@@ -39,7 +43,9 @@ class AttackKey:
     of: Literal["explanations", "values", "labels"] = "explanations"
     adapted: bool = False
     averaged: bool = False
-    student: Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted"] = "two_layer"
+    student: Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"] = (
+        "two_layer"
+    )
 
     @property
     def name(self) -> str:

@@ -44,7 +44,7 @@ class Answers:
 
 def answers_of(offer: Offer, values: Array) -> Answers:
     """Values as an oracle with this offer answers them."""
-    if offer.values == "real" and offer.outputs == 1:
+    if offer.values == "real" and (offer.outputs == 1 or offer.explained in (None, "real")):
         return Answers(None, 0, values, values)
     if offer.values == "label":
         both = np.hstack([1 - values, values]) if offer.outputs == 1 else values

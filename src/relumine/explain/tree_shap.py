@@ -1,0 +1,122 @@
+"""TreeShap: SHAP values of tree ensembles (Lundberg et al. 2020, TreeSHAP), what most explanation services answer.
+
+φ_j(x) is what feature j adds to the model's output at x: the φ_j and a base value, which is the same for all inputs,
+sum to that output. XGBoost and LightGBM compute them themselves, of scikit-learn's trees the package shap does.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs, joined
+from relumine.oracle.boosted import BoostedClassifier, BoostedRegressor
+from relumine.oracle.predictor import PredictorOracle
+
+# n×d inputs to n×R×d contributions.
+Contributions = Callable[[Array], Array]
+
+# SHAP values held at once, 32 MB.
+_NUMBERS_AT_ONCE = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class TreeShap:
+    """Answers the model's own values, and in place of gradients the contributions of the features to each output.
+
+    Of two classes that one number tells apart (its log-odds), each class has half of it, with opposite signs: the
+    softmax of base and contributions is then the class's probability, as it is for more classes.
+    """
+
+    oracle: PredictorOracle
+
+    def __post_init__(self) -> None:
+        if self.oracle.offer.values == "label":
+            raise MisuseError("SHAP values sum to numbers, the model is asked for labels")
+        explained_by(self.oracle.model)
+
+    @property
+    def offer(self) -> Offer:
+        """With a contribution per output and feature; ``explained`` says what they sum to."""
+        kind, _ = explained_by(self.oracle.model)
+        explained = None if kind == self.oracle.offer.values else kind
+        return replace(self.oracle.offer, gradients="all", explained=explained)
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        offer = self.offer
+        rows = checked_inputs(offer, inputs, gradients=gradients)
+        if not gradients:
+            return self.oracle(rows, gradients=False)
+        at_once = max(1, _NUMBERS_AT_ONCE // (offer.outputs * offer.dimension))
+        parts = [self._explained(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
+        return checked_answer(offer, len(rows), joined(offer, parts, gradients=True), gradients=True)
+
+    def _explained(self, rows: Array) -> Answer:
+        _, contributions = explained_by(self.oracle.model)
+        found = contributions(rows)
+        if found.shape[1] == 1 and self.oracle.offer.outputs == 2:
+            found = np.concatenate([-found, found], axis=1) / 2
+        return Answer(self.oracle(rows, gradients=False).values, found)
+
+
+def explained_by(model: object) -> tuple[ValueKind, Contributions]:
+    """What SHAP values of this model sum to, and how they are computed; a MisuseError for other models than trees."""
+    if isinstance(model, BoostedClassifier | BoostedRegressor):
+        kind: ValueKind = "logits" if isinstance(model, BoostedClassifier) else "real"
+        return kind, lambda rows: model.contributions(rows)[:, :, :-1]
+    scale, trees = _behind_scalers(model)
+    return _KINDS[_family(trees)], lambda rows: _by_shap(trees, scale(rows))
+
+
+def _behind_scalers(model: Any) -> tuple[Callable[[Array], Array], Any]:
+    """The last step of a pipeline whose others change each feature by itself, so that features stay what they are."""
+    from sklearn.base import OneToOneFeatureMixin
+    from sklearn.pipeline import Pipeline
+
+    if not isinstance(model, Pipeline):
+        return lambda rows: rows, model
+    *scalers, (_, last) = model.steps
+    if not all(isinstance(scaler, OneToOneFeatureMixin) for _, scaler in scalers):
+        raise MisuseError("SHAP values are of the features that the last step sees, which are not the inputs")
+    return (lambda rows: model[:-1].transform(rows) if scalers else rows), last
+
+
+def _family(model: object) -> str:
+    """Which kind of trees of scikit-learn it is."""
+    from sklearn import ensemble, tree
+
+    families: dict[str, tuple[type, ...]] = {
+        "averaged classifier": (
+            *(ensemble.RandomForestClassifier, ensemble.ExtraTreesClassifier),
+            *(tree.DecisionTreeClassifier,),
+        ),
+        "boosted classifier": (ensemble.HistGradientBoostingClassifier, ensemble.GradientBoostingClassifier),
+        "regressor": (
+            *(ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor, tree.DecisionTreeRegressor),
+            *(ensemble.HistGradientBoostingRegressor, ensemble.GradientBoostingRegressor),
+        ),
+    }
+    found = next((name for name, kinds in families.items() if isinstance(model, kinds)), None)
+    several = isinstance(model, ensemble.GradientBoostingClassifier) and len(model.classes_) > 2
+    if found is None or several:
+        raise MisuseError(f"SHAP values are computed of trees only, got {type(model).__name__}")
+    return found
+
+
+# Forests average probabilities, boosting sums log-odds.
+_KINDS: dict[str, ValueKind] = {
+    "averaged classifier": "probabilities",
+    "boosted classifier": "logits",
+    "regressor": "real",
+}
+
+
+def _by_shap(model: Any, rows: Array) -> Array:
+    try:
+        import shap
+    except ImportError as error:
+        raise MisuseError("SHAP values of scikit-learn's trees need shap: pip install 'relumine[trees]'") from error
+    found = np.asarray(shap.TreeExplainer(model).shap_values(rows, check_additivity=False), dtype=np.float64)
+    return found[:, None] if found.ndim == 2 else np.moveaxis(found, 2, 1)
