@@ -88,6 +88,16 @@ def test_networks_of_scikit_learn_are_right_on_their_own_data(name):
     np.testing.assert_allclose(result.predict(X), oracle(X, gradients=False).values, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "gelu", "softplus"])
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+def test_values_alone_are_enough_where_there_are_several_outputs(activation, values):
+    problem = two_layer(20, 12, 5, seed=4, activation=activation, values=values, gradients="none")
+    result = rl.TwoLayerFromValues()(Capped(problem.oracle, 1_000), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert (result.hidden, result.activation) == ((12,), activation)
+    assert error(result, problem) <= 1e-7
+
+
 def test_a_box_is_kept_to():
     problem = two_layer(20, 12, 5, seed=1, activation="tanh")
     result = rl.TwoLayer()(Boxed(problem.oracle, (-1.0, 1.0)), rng=0)

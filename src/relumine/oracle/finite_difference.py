@@ -182,3 +182,38 @@ def _constant(step: float) -> Step:
     if not (np.isfinite(step) and step > 0):
         raise MisuseError(f"step: expected a positive number, got {step}")
     return lambda row: step
+
+
+class CentralDifferences:
+    """Gradients of a smooth target from value queries, 2d + 1 for each: f at x, and on both sides along each axis.
+
+    Between rounding/step and step² the error is least at a step of ∛rounding, where both leave ∛rounding² of it.
+    """
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle = oracle
+        self._step = float(np.cbrt(np.finfo(oracle.offer.dtype).eps))
+
+    @property
+    def offer(self) -> Offer:
+        """The offer of the oracle inside, with the gradients of every output."""
+        return replace(self._oracle.offer, gradients="all")
+
+    @property
+    def error(self) -> float:
+        """What of a gradient is wrong, relative to its size."""
+        return self._step**2
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        if not gradients:
+            return self._oracle(inputs, gradients=False)
+        answers = [self._differences(row) for row in inputs]
+        return Answer(np.array([value for value, _ in answers]), np.array([jacobian for _, jacobian in answers]))
+
+    def _differences(self, row: Array) -> tuple[Array, Array]:
+        steps = self._step * max(1.0, float(np.sqrt(np.mean(row**2)))) * np.eye(len(row))
+        points = np.vstack([row, row + steps, row - steps]).astype(self.offer.dtype).astype(np.float64)
+        values = self._oracle(points, gradients=False).values
+        right, left = slice(1, 1 + len(row)), slice(1 + len(row), None)
+        moved = np.diagonal(points[right] - points[left])
+        return values[0], ((values[right] - values[left]) / moved[:, None]).T

@@ -7,11 +7,12 @@ own curve (shape.py), the last digits from Gauss–Newton over all answers.
 import numpy as np
 
 from relumine.oracle.base import Answer, Array, Oracle
+from relumine.oracle.finite_difference import CentralDifferences
 from relumine.oracle.logits import LogitLink, in_logits
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.activation import Activation
 from relumine.reconstruct.network import Network
-from relumine.reconstruct.noise import noise_in
+from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.tensor.crossings import Crossings, Units, far_line
 from relumine.reconstruct.tensor.gauss_newton import polished
@@ -48,13 +49,29 @@ _COARSEST = 1e-3
 
 
 class SmoothRun:
-    """The state of one reconstruction; ``seen`` are answers that were paid for before."""
+    """The state of one reconstruction.
+
+    seen:        answers that were paid for before
+    from_values: take gradients by differences of values
+    """
 
     def __init__(
-        self, meter: Metered, rng: np.random.Generator, seen: Observations, *, limit: int, points: int
+        self,
+        meter: Metered,
+        rng: np.random.Generator,
+        seen: Observations | None = None,
+        *,
+        limit: int,
+        points: int,
+        from_values: bool = False,
     ) -> None:
         self._meter, self._rng, self._limit, self._points = meter, rng, limit, points
         self._oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
+        self._differences = CentralDifferences(self._oracle) if from_values else None
+        self._oracle = self._differences or self._oracle
+        offer = meter.offer
+        nothing = np.empty((0, offer.outputs, offer.dimension))
+        seen = seen or Observations(nothing[:, 0], nothing[:, :, 0], nothing, Noise(0.0))
         self._scale = _SCALE
         self._noise = seen.noise
         self._seen = seen
@@ -65,7 +82,7 @@ class SmoothRun:
     def reconstruct(self) -> None:
         """Ask, decompose, fit, polish, verify."""
         with self._meter.phase("search"):
-            self._ask(_FIRST - len(self._seen))
+            self._ask(max(1, _FIRST - len(self._seen)))
         for _ in range(_ROUNDS):
             with self._meter.phase("search"):
                 directions = self._directions()
@@ -76,7 +93,8 @@ class SmoothRun:
                 return
             with self._meter.phase("search"):
                 self._ask(max(_MORE, len(self._seen) // 5))
-        if self._meter.offer.box is not None:
+        # Far out, differences of values lose too many digits.
+        if self._meter.offer.box is not None or self._differences is not None:
             raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "its Jacobians are no sum of units of one hidden layer")
         self._by_crossings()
 
@@ -108,6 +126,8 @@ class SmoothRun:
             raise Stop(Outcome.SATURATED)
         shown = np.concatenate([self._seen.values.ravel(), self._seen.jacobians.ravel()])
         self._noise = noise_in(shown, self._meter.offer.dtype)
+        if self._differences is not None:
+            self._noise = Noise(max(self._noise.relative, self._differences.error), self._noise.absolute)
 
     def _sizes(self) -> Array | float:
         """How far to go along each coordinate, relative to the others: as much less as gradients are larger there."""

@@ -74,7 +74,7 @@ class Asker:
         return self.oracle(points, gradients=True)
 
     def seen(self) -> Observations:
-        """The first answer of each pair that was asked to calibrate."""
+        """The first answer of each pair that was asked to calibrate, which was three times at most."""
         answers = self.oracle.answers()
         count = len(answers.jacobians)
         every = Observations(answers.points[:count], answers.values[:count], answers.jacobians, self.noise)

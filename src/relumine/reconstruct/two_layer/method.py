@@ -79,9 +79,7 @@ class TwoLayer:
         rng = np.random.default_rng(rng)
         run = self._run(meter, rng)
         outcome, remark = attempt(run.reconstruct)
-        # A saturated sigmoid looks piecewise linear wherever it is not asked near a boundary.
-        others = (Outcome.NOT_PIECEWISE_LINEAR, Outcome.NOT_THIS_CLASS)
-        if outcome in others and isinstance(run, _Run):
+        if isinstance(run, _Run) and run.smooth(outcome):
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.limit, points=self.points)
             outcome, remark = attempt(run.reconstruct)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
@@ -115,6 +113,12 @@ class _Run:
         self.findings: Findings | None = None
         self.proven: set[float] = set()
         self.polish: _Polish | None = None
+
+    def smooth(self, outcome: Outcome) -> bool:
+        """Whether units may be smooth; sigmoids that are saturated around the origin show no gradient and no kink."""
+        clone = self.clone()
+        flat = outcome is Outcome.NOT_THIS_CLASS and clone is not None and not clone.hidden
+        return outcome is Outcome.NOT_PIECEWISE_LINEAR or flat
 
     @property
     def offer(self) -> Offer:
