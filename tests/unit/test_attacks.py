@@ -4,6 +4,10 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.neural_network import MLPClassifier
+from torch import nn
 
 import relumine as rl
 from problems import error, two_layer
@@ -160,3 +164,26 @@ def test_units_of_columns_do_not_matter_to_a_student_of_gradients():
         result = attacks("")["learned"](rl.Metered(oracle), 20, 0, pool * size)
         guesses.append(result.predict(x * size))
     np.testing.assert_allclose(*guesses, atol=1e-2 * np.abs(guesses[0]).max())
+
+
+def test_gradients_teach_a_student_of_another_class_no_less_than_values_do():
+    """Three layers of digits, and students of two: matching every gradient must not cost agreement."""
+    rows, labels = load_digits(return_X_y=True)
+    rows = rows / 16
+    deep = MLPClassifier((32, 16), max_iter=300, random_state=0).fit(rows[:600], labels[:600])
+    layers = [nn.Linear(*weights.shape) for weights in deep.coefs_]
+    for layer, weights, biases in zip(layers, deep.coefs_, deep.intercepts_, strict=True):
+        layer.weight.data, layer.bias.data = torch.tensor(weights.T), torch.tensor(biases)
+    module = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).double()
+    oracle = rl.TorchOracle(module, input_shape=(64,), gradients="all", values="logits")
+    pool, test = rows[600:1100], rows[1100:]
+    truth = oracle(test, gradients=False).values.argmax(axis=1)
+
+    def copied(level: str, name: str) -> float:
+        view = LEVELS[level].of(oracle)
+        attack = {one.key.name: one for one in attacks_for(level, view.offer)}[name]
+        return (attack(rl.Metered(view), 300, 0, pool).predict(test).argmax(axis=1) == truth).mean()
+
+    values, gradients = copied("logits", "values-only student"), copied("gradients", "learned")
+    assert gradients >= max(values + 0.01, 0.95)
+    assert gradients >= copied("top-gradient", "learned") - 0.015

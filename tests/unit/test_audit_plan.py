@@ -1,11 +1,13 @@
 """The plan of an audit: budgets, curves, and when a curve's answer is clear."""
 
+from dataclasses import replace
+
 import pytest
 
 import relumine as rl
 from problems import two_layer
 from relumine.audit.levels import LEVELS, Setting
-from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
+from relumine.audit.plan import Line, between, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import AttackKey, Case, CloneMeasures, Record
 from relumine.audit.settings import AuditSettings
 
@@ -120,3 +122,14 @@ def test_an_exact_attack_that_met_another_class_of_models_is_not_tried_again():
     records = [record("exact", seed=seed, outcome="NOT_PIECEWISE_LINEAR") for seed in range(2)]
     assert standing(LINE, records, 2).exact == ()
     assert standing(LINE, records, 2).learned == (LEARNED,)
+
+
+def test_what_the_main_milestone_takes_is_narrowed_down_by_ratio():
+    missed, reached = record(budget=100, agreement=0.9), record(budget=1000, agreement=0.96)
+    assert between(LINE, [missed]) is None
+    assert between(LINE, [missed, reached]) == Case("logits", "", "learned", 316, 0)
+    assert between(LINE, [missed, reached, record(budget=316, agreement=0.97)]).budget == 178
+    assert between(LINE, [missed, reached, record(budget=316, agreement=0.93)]).budget == 562
+    assert between(LINE, [missed, record(budget=140, agreement=0.96)]) is None
+    elsewhere = replace(reached, case=replace(reached.case, level="label"))
+    assert between(LINE, [missed, elsewhere]) is None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relumine.audit.attacks import attacks_for
+from relumine.audit.curves import REACHED
 from relumine.audit.gate import allowed, parse_condition
 from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import Level, Setting, levels_of
@@ -15,6 +16,11 @@ from relumine.oracle.base import Oracle
 
 # Agreement with every seed from which more queries to a student would say nothing new.
 CLEAR = 0.99
+
+# What the main milestone takes is narrowed down in so many steps, from a factor of 10 to one of 1.8.
+BISECTIONS = 2
+_CLOSE = 1.5
+_REACHED = int(REACHED) / 100
 
 # Where defences are compared if no levels are named: at the first of these at which a defence has something to change.
 _DEFENDED_AT = ("gradients", "top-gradient", "probabilities", "logits", "values", "label")
@@ -175,3 +181,19 @@ def _hopeless(attack: AttackKey, records: Sequence[Record]) -> bool:
     """Whether with every seed this attack said of the target that it is none of its class."""
     own = [record for record in records if record.case.attack == attack.name]
     return bool(own) and all(record.outcome in _FINAL for record in _last(own))
+
+
+def between(line: Line, records: Sequence[Record]) -> Case | None:
+    """The case that halves, by ratio, what is open about the queries to the main milestone; None if little is.
+
+    It is one of the attack that reached it with the smallest budget, and of any seed.
+    """
+    reached = [record for record in records if record.measures is not None and record.measures.agreement >= _REACHED]
+    if not reached:
+        return None
+    first = min(reached, key=lambda record: (record.case.budget, record.queries)).case
+    missed = max((record.case.budget for record in records if record.case.budget < first.budget), default=0)
+    middle = round((missed * first.budget) ** 0.5)
+    if first.level != line.level.name or not missed < middle < first.budget or first.budget < _CLOSE * missed:
+        return None
+    return replace(first, budget=middle)

@@ -16,7 +16,7 @@ from relumine.audit.gate import judge, parse_condition
 from relumine.audit.knowledge import unknown_maps
 from relumine.audit.levels import contained_in
 from relumine.audit.measures import Reference, reference_of
-from relumine.audit.plan import Line, budgets_of, exact_until, lines_of, standing
+from relumine.audit.plan import BISECTIONS, Line, between, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
@@ -152,6 +152,7 @@ class _Run:
                 for kind in ("exact", "learned"):
                     self._round(kind)
                 self._store.note("seconds", str(self.seconds_before + time.monotonic() - clock))
+            self._bisect()
             useful = self._usefulness()
         for line in self._open():
             last = standing(line, self._of(line), self._settings.seeds)
@@ -183,6 +184,16 @@ class _Run:
             else:
                 cases += line.cases(getattr(now, kind), self._budget, self._settings.seeds)
         self._carry_out(cases)
+
+    def _bisect(self) -> None:
+        """Narrow down between two budgets what the main milestone takes, by the attacks that reached it."""
+        for _ in range(BISECTIONS):
+            open_ones = [between(line, self._of(line)) for line in self._lines if not line.defence]
+            gaps = {(one.level, one.attack, one.budget) for one in open_ones if one is not None}
+            seeds = range(self._settings.seeds)
+            self._carry_out(
+                [Case(level, "", name, budget, seed) for level, name, budget in sorted(gaps) for seed in seeds]
+            )
 
     def _carry_out(self, cases: list[Case]) -> None:
         """Run those that the store has no record of."""
