@@ -116,6 +116,12 @@ def test_an_error_is_no_pass():
     assert "error" in gate("queries-to-95 < 1000", failed(1000)).reason
 
 
+@pytest.mark.parametrize("milestone", ["95", "exact"])
+def test_an_exact_attack_that_was_stopped_by_the_clock_is_no_pass(milestone):
+    stopped = failed(999, attack="exact", error="TimeUp: stopped after 60 s of computing")
+    assert status(f"queries-to-{milestone} < 1000", record(0.4, 999), stopped) == "undecided"
+
+
 def test_an_error_does_not_hide_a_failure():
     assert status("queries-to-95 < 1000", record(0.97, 100), failed(100, 1)) == "failed"
 
