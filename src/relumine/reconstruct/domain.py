@@ -141,6 +141,8 @@ class Domain:
         if len(self.samples):
             found["given inputs"] = self.samples[rng.permutation(len(self.samples))[:_MOST_SAMPLES]]
             found["between and around them"] = self._between(_BETWEEN, rng)
+            if self.offer.box is None:
+                found["around the origin"] = (self._at_scale(1.0, rng) - self.centre) / self.scale
         return found
 
     def _at_scale(self, scale: float, rng: np.random.Generator) -> Array:
@@ -152,10 +154,10 @@ class Domain:
     def where(self) -> str:
         """The places in words."""
         given = min(len(self.samples), _MOST_SAMPLES)
-        inputs = f"at {given:,} given inputs, between and around them, and " if given else ""
+        inputs = f"at {given:,} given inputs, between and around them, " if given else ""
         if self.offer.box is not None:
             return f"{inputs}in the box {self.offer.box}"
-        around = "their scale" if given else "N(0, I)"
+        around, inputs = ("their scale", f"{inputs}at N(0, I), and ") if given else ("N(0, I)", "")
         return f"{inputs}at 1e{min(_POWERS)} to 1e{max(_POWERS)} times {around}"
 
 

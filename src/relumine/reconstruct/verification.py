@@ -91,7 +91,7 @@ def _gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: floa
     smallest = np.minimum(answers.min(axis=1), 1 - answers.max(axis=1) if offer.outputs == 1 else 1.0)
     unsure = _DIGITS * max(noise, rounding)
     by_logits = np.abs(said - truth).max(axis=1) - unsure / np.maximum(smallest, 1e-300)
-    missed = np.where(np.isfinite(by_logits), by_logits, missed - unsure)
+    missed = np.fmax(by_logits, missed - unsure)  # logits are unknown where they are saturated
     return np.asarray(np.maximum(missed, 0) / max(1.0, float(np.abs(said).max())))
 
 
