@@ -1,0 +1,179 @@
+"""The decomposition of differences of affine pieces into units, each proved by its own activation pattern.
+
+M_n = Σ_i g_ni v_i ã_iᵀ: the column space of all M_n, one below the other, is spanned by the vectors g_i⊗v_i where the
+rows ã_i are independent. Patterns that span it give every ã_i by least squares; that ã_i·[x, 1] is positive exactly
+where g_i says that the unit switched is a proof that costs no queries: another row has these signs with probability
+2^−N (De Lathauwer 2006; Dreesen, Ishteva, Schoukens 2015 for the decomposition).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import svd
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.tensor.alternating import alternated
+from relumine.reconstruct.tensor.patterns import Pattern, patterns_in
+from relumine.reconstruct.tensor.units import Units, no_units
+
+# Largest eigenvalue gap of a pattern that may be a unit's, unless noise makes it larger. Measured: those of true
+# patterns are below 1e-14 (float64) and 1e-12 (float32), and with two outputs those of others come down to 1e-7.
+_GAP = 1e-13
+# Where noise makes it larger than this, true patterns cannot be told from others.
+_LARGEST_GAP = 1e-2
+# Turns of alternating least squares. One gains a digit or two, which eigenvectors lose where the gap is small.
+_TURNS = 2
+# Terms explain the tensor if what they leave is no larger than this many errors.
+_SLACK = 4
+# The sine of the angle below which a term lies in the span of others.
+_DEPENDENT = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """Differences M_n (N×K×(d+1)) between the pieces at ``points`` N×(d+1) and at ``base``, [x, 1] or a multiple.
+
+    error: the length that one M_n may have where no unit switched
+    """
+
+    differences: Array
+    points: Array
+    base: Array
+    error: float
+
+    @property
+    def rank(self) -> int:
+        """How many units switch, if their rows are independent."""
+        return len(self.spectrum()[1])
+
+    def spectrum(self) -> tuple[Array, Array]:
+        """The column space: orthonormal NK×r, and its singular values."""
+        N, K, D = self.differences.shape
+        left, sizes = _svd(self.differences.reshape(N * K, D))
+        rank = int((sizes > self.error * np.sqrt(N)).sum())
+        return left[:, :rank], sizes[:rank]
+
+    def at(self, chosen: NDArray[np.bool_]) -> "Tensor":
+        """Only some of the points."""
+        return Tensor(self.differences[chosen], self.points[chosen], self.base, self.error)
+
+    def telling(self) -> NDArray[np.bool_]:
+        """N: the points that tell units apart.
+
+        Where K units or more switch at one point only, all of e_n⊗Rᴷ belongs to the column space, and with every
+        pattern the same one with or without this point.
+        """
+        telling = np.ones(len(self.points), dtype=bool)
+        while telling.any():
+            some, outputs = self.at(telling).reduced()
+            left = some.spectrum()[0]
+            if not left.size:
+                return np.zeros_like(telling)
+            blocks = left.reshape(len(some.points), outputs.shape[1], -1)
+            full = np.linalg.eigvalsh(blocks @ blocks.transpose(0, 2, 1))[:, 0] > 1 - _LARGEST_GAP**2
+            if not full.any():
+                break
+            telling[np.flatnonzero(telling)[full]] = False
+        return telling
+
+    def reduced(self) -> tuple["Tensor", Array]:
+        """The same in a basis K×k of the outputs that it reaches, which probabilities, for one, make fewer."""
+        K = self.differences.shape[1]
+        flat = np.moveaxis(self.differences, 1, 0).reshape(K, -1)
+        directions, sizes, _ = np.linalg.svd(flat, full_matrices=False)
+        basis = directions[:, sizes > self.error * np.sqrt(len(self.points))]
+        fewer = np.einsum("nkd,kj->njd", self.differences, basis)
+        return Tensor(fewer, self.points, self.base, self.error), basis
+
+
+def _svd(matrix: Array) -> tuple[Array, Array]:
+    """Left singular vectors and singular values; the fast driver may not converge where many of these are zero."""
+    try:
+        left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
+    except np.linalg.LinAlgError:
+        left, sizes, _ = svd(matrix, full_matrices=False, lapack_driver="gesvd")
+    return left, sizes
+
+
+def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | None:
+    """The units that can be told apart in this tensor; None if its patterns do not explain all of it.
+
+    most: the largest number of points at which patterns are enumerated
+    """
+    fewer, outputs = tensor.reduced()
+    left, sizes = fewer.spectrum()
+    N, K, D = fewer.differences.shape
+    rank = left.shape[1]
+    if rank == 0 or K < 2 or (rank >= N * K and N > 1) or rank >= D:
+        return None
+    gap = max(_GAP, 4 * N * (fewer.error / float(sizes[-1])) ** 2)
+    if gap > _LARGEST_GAP:
+        return None
+    basis = left.reshape(N, K, rank)
+    patterns = patterns_in(basis, gap) if most >= N else alternated(basis, gap, rng)
+    chosen, others = _independent(patterns, left)
+    counts = [p.outputs.shape[1] for p in chosen]
+    if sum(counts) != rank:
+        return None
+    flat = fewer.differences.reshape(N * K, D)
+    for _ in range(_TURNS):
+        chosen = _refitted(chosen, flat)
+    terms = np.concatenate([_terms(p) for p in chosen], axis=1)
+    inverse = np.linalg.pinv(terms)
+    rows = inverse @ flat
+    if np.linalg.norm(flat - terms @ rows, ord=2) > _SLACK * tensor.error * np.sqrt(N):
+        return None
+    doubtful = [(np.abs(inverse @ _terms(p)) > _DEPENDENT).any(axis=1) for p in others]
+    alone = (np.repeat(counts, counts) == 1) & ~np.any([np.zeros(rank, dtype=bool), *doubtful], axis=0)
+    single = [p for p, sure in zip(np.repeat(np.array(chosen, dtype=object), counts), alone, strict=True) if sure]
+    directions = np.array([outputs @ p.outputs[:, 0] for p in single]).reshape(-1, len(outputs))
+    return _proved(Units(directions, rows[alone]), single, tensor) if single else no_units(len(outputs), D - 1)
+
+
+def _refitted(patterns: list[Pattern], flat: Array) -> list[Pattern]:
+    """One turn of alternating least squares: rows from output directions, and these from the rows."""
+    terms = np.concatenate([_terms(p) for p in patterns], axis=1)
+    shown = flat @ np.linalg.pinv(np.linalg.pinv(terms) @ flat)
+    refitted, column = [], 0
+    for p in patterns:
+        count = p.outputs.shape[1]
+        blocks = shown[:, column : column + count].reshape(len(p.points), -1, count)
+        outputs = np.einsum("n,nkm->km", p.points, blocks) / p.points.sum()
+        refitted.append(Pattern(p.points, outputs))
+        column += count
+    return refitted
+
+
+def _terms(pattern: Pattern) -> Array:
+    """NK×m: g⊗v for every output direction."""
+    terms: Array = pattern.points[:, None, None] * pattern.outputs
+    return terms.reshape(-1, pattern.outputs.shape[1])
+
+
+def _independent(patterns: list[Pattern], left: Array) -> tuple[list[Pattern], list[Pattern]]:
+    """Patterns whose terms are a basis, those of few points first, and patterns that are sums of these.
+
+    Two units that switch at point n only, and two at m only, share an output direction if there are three outputs:
+    with it, points n and m together look like a pattern too. What is part of such sums is not sure.
+    """
+    basis, chosen, others = np.empty((left.shape[1], 0)), [], []
+    for pattern in sorted(patterns, key=lambda p: float(p.points.sum())):
+        shown = left.T @ _terms(pattern) / np.sqrt(pattern.points.sum())
+        new, sizes, turn = np.linalg.svd(shown - basis @ (basis.T @ shown), full_matrices=False)
+        count = int((sizes > _DEPENDENT).sum())
+        if count:
+            basis = np.hstack([basis, new[:, :count]])
+            chosen.append(Pattern(pattern.points, pattern.outputs @ turn[:count].T))
+        if count < len(sizes):
+            others.append(pattern)
+    return chosen, others
+
+
+def _proved(units: Units, patterns: list[Pattern], tensor: Tensor) -> Units:
+    """Those that are off at the base and on exactly where they switched, turned around where need be."""
+    everywhere = np.concatenate([tensor.base[None], tensor.points])
+    expected = np.array([[0.0, *p.points] for p in patterns]) * 2 - 1
+    agree = np.sign(units.rows @ everywhere.T) * expected
+    right = np.abs(agree.sum(axis=1)) == len(everywhere)
+    return units.turned(np.where(agree[:, 0] < 0, -1.0, 1.0)).at(right)

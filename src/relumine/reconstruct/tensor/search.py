@@ -1,0 +1,354 @@
+"""Search: which inputs to ask until every answered piece is explained by units.
+
+Gaussian inputs around one base come first: where h ≤ d and h is at most about K·17 their tensor shows all units at
+once. Where more units switch than can be told apart, inputs in a small ball around a fresh centre show those that
+pass through the ball; what known units explain is subtracted, and with fewer unknown ones the balls grow, until the
+Gaussian inputs can be decomposed too. Two pieces whose difference cannot be decomposed (parallel rows, shared
+patterns) are parted on the segment between them, at the point where their tangents meet.
+"""
+
+from collections.abc import Callable
+from math import sqrt
+
+import numpy as np
+
+from relumine.oracle.base import Answer, Array
+from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
+from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.units import Units, no_units
+
+# Points at which patterns are enumerated: 2^18 of ten outputs, or 2^20 of up to four, take four seconds on one core.
+_MOST, _MOST_OF_FEW, _FEW_OUTPUTS = 18, 20, 4
+# Where fewer units than this can be told apart at once, it is cheaper to part them one by one.
+_ENOUGH = 12
+# Dimensions that must be free besides K before a decomposition is tried: with 2, one in twenty is ambiguous.
+_FREE = 2
+# Points that alternating eigenvectors need, per h/K: at 1.5 they found all units of ten 784-256-10, at 1.3 9 in 10.
+_MARGIN = 1.5
+# A ball is chosen to show this part of what could be decomposed: it may turn out to show more.
+_FILL = 0.65
+# Units within reach of 17 Gaussian points around a centre, per unit within reach of one of them: E[range] / E|z|; of 3.
+_REACH, _REACH_OF_THREE = 4.5, 2.1
+# Answers in a row that single out no unit end the search: those around the first base, and three balls of others.
+_PATIENCE = 3 * _MOST_OF_FEW
+# Closer to the end of a segment the point where tangents meet may be on the end's own piece: then it is halved.
+_EDGE = 0.01
+# Units that share a pattern are told apart by further points, half of them by each; this many, or after this many
+# points in vain, by a point between two of them.
+_FEW, _SHARED = 3, 4
+# By how much more than the noise of one answer what is left may be: units are known as well as the least determined
+# direction of the tensor, a thousandth of the best. float32 has no room for that, and its bound is generous.
+_SLACK = {True: 10000.0, False: 1.0}
+
+
+class Cluster:
+    """Answers around one of them: places in the search's observations, the base first."""
+
+    def __init__(self, base: int, radius: float) -> None:
+        self.base, self.radius = base, radius
+        self.members: list[int] = []
+        self.tried = 0  # unexplained members when a decomposition last told no unit apart; 0 if it did
+        self.failures = 0  # such decompositions in a row
+        self.known = 0  # units that were known at the last of them
+
+
+class Search:
+    """Everything seen so far, the units that explain it, and what is left."""
+
+    def __init__(
+        self,
+        ask: Callable[[Array], tuple[Array, Answer]],
+        fresh: Callable[[int], Array],
+        near: Callable[[Array, float], Array],
+        seen: Observations,
+        rng: np.random.Generator,
+    ) -> None:
+        self._rng = rng
+        self._ask, self._fresh, self._near = ask, fresh, near
+        self.seen = seen
+        K, d = seen.jacobians.shape[1:]
+        self.outputs, self.dimension = int(K), int(d)
+        self.units = no_units(K, d)
+        self._column = max(1.0, float(np.linalg.norm(seen.points[0])))
+        self.rest = self._scaled(seen.pieces)
+        self.main = Cluster(0, np.inf)
+        self.clusters = [self.main]
+        self._futile = self._gathered = 0
+        self._reached = 1
+        self._slack = _SLACK[seen.noise.floor < 1e-12]
+
+    @property
+    def noise(self) -> Noise:
+        return self.seen.noise
+
+    def _scaled(self, pieces: Array) -> Array:
+        """Pieces whose offsets count as much as their slopes do."""
+        return np.concatenate([pieces[:, :, :-1], pieces[:, :, -1:] / self._column], axis=2)
+
+    @property
+    def error(self) -> float:
+        """By how much two pieces may differ that are the same."""
+        size = max(float(np.linalg.norm(self.seen.jacobians[i])) for i in range(len(self.seen)))
+        growing = self._slack + sqrt(len(self.units))
+        return self.noise.of(size, self.outputs * (self.dimension + 1)) * growing
+
+    def _error(self, *places: int) -> float:
+        """The same for pieces seen at these places: far out offsets are less exact."""
+        far = max(float(np.linalg.norm(self.seen.points[i])) for i in places)
+        return self.error * max(1.0, far / self._column)
+
+    # -- asking
+
+    def add(self, points: Array, cluster: Cluster) -> list[int]:
+        """Ask here, for this cluster; where answers are saturated nothing is learnt."""
+        asked, answer = self._ask(points)
+        known = np.isfinite(answer.values).all(axis=1)
+        self._futile += len(points)
+        if self._futile > _PATIENCE + self._gathered:
+            raise Stop(Outcome.NOT_THIS_CLASS, "what the pieces differ by is not made of single units")
+        first = len(self.seen)
+        self.seen = self.seen.and_(asked[known], answer.values[known], answer.jacobians[known])
+        new = Observations(asked[known], answer.values[known], answer.jacobians[known], self.noise)
+        self.rest = np.concatenate([self.rest, self._scaled(new.pieces - self.units.pieces(new.points))])
+        places = list(range(first, len(self.seen)))
+        cluster.members += places
+        if self._reached < self.outputs:
+            self._reached = max(self._reached, self._outputs_reached())
+        return places
+
+    def _outputs_reached(self) -> int:
+        """K, or fewer where outputs depend on each other, as those of probabilities do."""
+        differences = np.moveaxis(self.rest[-4:] - self.rest[0], 1, 0).reshape(self.outputs, -1)
+        return int((np.linalg.svd(differences, compute_uv=False) > 2 * self.error).sum())
+
+    def accept(self, units: Units) -> None:
+        """These are units of the target."""
+        self._futile = 0
+        self.units = self.units.and_(units)
+        self.rest = self.rest - self._scaled(units.pieces(self.seen.points))
+
+    # -- what is left
+
+    def unexplained(self, cluster: Cluster) -> list[int]:
+        """The members whose piece differs from the base's by more than known units explain, least first."""
+        if not cluster.members:
+            return []
+        left = self.rest[cluster.members] - self.rest[cluster.base]
+        sizes = np.linalg.norm(left, axis=(1, 2))
+        errors = self.error * np.maximum(1, np.linalg.norm(self.seen.points[cluster.members], axis=1) / self._column)
+        order = [i for i in np.argsort(sizes) if sizes[i] > errors[i] and np.linalg.norm(left[i], ord=2) > errors[i]]
+        return [cluster.members[i] for i in order]
+
+    def _tensor(self, cluster: Cluster, places: list[int]) -> Tensor:
+        differences = self.rest[places] - self.rest[cluster.base]
+        return Tensor(
+            differences, self._homogeneous(places), self._homogeneous([cluster.base])[0], self._error(*places)
+        )
+
+    def ranks(self, cluster: Cluster, places: list[int]) -> list[int]:
+        """For every beginning of these places: the rank of what is left there."""
+        D = self.dimension + 1
+        basis, ranks = np.empty((0, D)), []
+        for place in places:
+            block = self.rest[place] - self.rest[cluster.base]
+            block = block - (block @ basis.T) @ basis
+            _, sizes, rows = np.linalg.svd(block, full_matrices=False)
+            basis = np.concatenate([basis, rows[sizes > self._error(place)]])
+            ranks.append(len(basis))
+        return ranks
+
+    @property
+    def _most(self) -> int:
+        return _MOST_OF_FEW if self._reached <= _FEW_OUTPUTS else _MOST
+
+    def _room(self, count: int) -> int:
+        """How many units can be told apart at this many points."""
+        if count > self._most:
+            return min(int(self._reached * count / _MARGIN), self.dimension)
+        return min(self._reached * (count - 1) - _FREE, self.dimension)
+
+    def linear(self) -> Array:
+        """K×(d+1): what all pieces share that are explained, besides units."""
+        same = np.linalg.norm(self.rest - self.rest[0], axis=(1, 2)) <= self.error
+        mean = self.rest[same].mean(axis=0)
+        if np.linalg.norm(mean[:, :-1]) <= self.error:
+            mean[:, :-1] = 0.0
+        return np.hstack([mean[:, :-1], mean[:, -1:] * self._column])
+
+    # -- decomposing
+
+    def peel(self, cluster: Cluster) -> bool:
+        """Decompose what can be; whether a unit was found."""
+        found = False
+        while self._peeled(cluster):
+            found = True
+        return found
+
+    def _peeled(self, cluster: Cluster) -> bool:
+        places = self.unexplained(cluster)
+        if not places or len(places) == cluster.tried:
+            return False
+        if self._single(cluster.base, places[0]):
+            return True
+        if cluster.failures > _SHARED and len(self.units) == cluster.known:
+            return False
+        fits = self._fitting(cluster, places)
+        if not fits:
+            return False
+        if self._accepted(decomposed(self._tensor(cluster, fits), self._rng, self._most)):
+            cluster.tried = cluster.failures = 0
+            return True
+        cluster.tried = len(places)
+        cluster.failures += 1
+        cluster.known = len(self.units)
+        return False
+
+    def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
+        """Some of these places at which few enough units switch that they can be told apart."""
+        many = len(places) > self._most and cluster is self.main
+        if many and self.ranks(cluster, places)[-1] <= self._room(len(places)):
+            return places
+        some = places[: self._most]
+        fits = [n for n, rank in enumerate(self.ranks(cluster, some), 1) if n > 1 and rank <= self._room(n)]
+        if fits:
+            some = some[: fits[-1]]
+        tensor = self._tensor(cluster, some)
+        telling = tensor.telling()
+        if telling.sum() > 1 and tensor.at(telling).rank <= self._room(int(telling.sum())):
+            return [place for place, tells in zip(some, telling, strict=True) if tells]
+        return []
+
+    def _single(self, first: int, second: int) -> bool:
+        """Whether these two pieces differ by one unit, which is kept."""
+        left, sizes, right = np.linalg.svd(self.rest[second] - self.rest[first], full_matrices=False)
+        error = self._error(first, second)
+        if len(sizes) < 2 or sizes[1] > error or sizes[0] <= error:
+            return False
+        ends = self._homogeneous([first, second]) @ right[0]
+        if ends[0] * ends[1] >= 0:
+            return False
+        sign = float(np.sign(ends[1]))
+        return self._accepted(Units(sign * sizes[0] * left[None, :, 0], sign * right[:1]))
+
+    def _homogeneous(self, places: list[int]) -> Array:
+        """[x, 1] in the units in which pieces are kept."""
+        points = self.seen.points[places]
+        return np.hstack([points, np.full((len(points), 1), self._column)])
+
+    def _accepted(self, units: Units | None) -> bool:
+        """Whether some of these units contradict no piece that is explained already; they are kept."""
+        if units is None or not len(units):
+            return False
+        units = Units(units.outputs, np.hstack([units.rows[:, :-1], units.rows[:, -1:] * self._column]))
+        on, right = units.on(self.seen.points), np.ones(len(units), dtype=bool)
+        for cluster in self.clusters:
+            explained = sorted(set(cluster.members) - set(self.unexplained(cluster)))
+            right &= (on[explained] == on[cluster.base]).all(axis=0)
+        if right.any():
+            self.accept(units.at(right))
+        return bool(right.any())
+
+    # -- the strategy
+
+    def run(self) -> None:
+        """Ask until everything seen is explained."""
+        while True:
+            for cluster in self.clusters:
+                self.peel(cluster)
+            if not (places := self.unexplained(self.main)) and len(self.main.members) >= 2:
+                return
+            ranks = self.ranks(self.main, places)
+            if self._reached == 1 and len(places) > _FEW:
+                raise Stop(Outcome.NOT_THIS_CLASS, "all outputs are multiples of one: nothing tells units apart")
+            if (ranks and ranks[-1] > self.dimension) or (len(places) >= self._most and self._reached <= _FEW_OUTPUTS):
+                self._divide(places)
+            elif ranks and (ranks[-1] <= _FEW or self.main.failures > _SHARED):
+                self._split(0, places[0])
+            else:
+                self._gathered += len(self.add(self._fresh(self._missing(ranks)), self.main))
+
+    def _missing(self, ranks: list[int]) -> int:
+        """How many more points it takes to tell as many units apart as were seen to switch."""
+        rank = ranks[-1] if ranks else 0
+        needed = -(-(rank + _FREE) // self._reached) + 1
+        return max(1, (needed if needed <= self._most else int(_MARGIN * rank / self._reached) + 1) - len(ranks))
+
+    def _divide(self, places: list[int]) -> None:
+        """Look where fewer units switch."""
+        if self._room(self._most - 1) < _ENOUGH:
+            self._split(0, places[0])
+        elif self.dimension < self._reached * (self._most - 2):  # balls are small then, and as many as units
+            raise Stop(Outcome.NOT_THIS_CLASS, "more units switch than there are inputs: search a line")
+        else:
+            self._ball(places)
+
+    def _ball(self, places: list[int]) -> None:
+        """Ask in a ball around a fresh centre in which fewer units switch."""
+        left = float(np.median([np.linalg.norm(self.rest[i] - self.rest[0]) ** 2 for i in places]))
+        used = {cluster.base for cluster in self.clusters}
+        centre = next((i for i in self.main.members if i not in used), None)
+        if centre is None:
+            (centre,) = self.add(self._fresh(1), self.main)
+        cluster, enough = self._opened(centre, 0.25), len(self.units) + self._aim * _REACH / 2
+        if len(self.units) >= _ENOUGH:
+            # Between Gaussian points half of all units switch; at radius r around one a share of arctan(r)/π.
+            energy = float(np.mean(self.units.energies))
+            cluster.radius = float(np.tan(min(np.pi / 2 * self._aim * energy / left, 1.2)))
+        else:
+            self._narrow(cluster)
+        for _ in range(self._most):
+            ranks = self.ranks(cluster, self.unexplained(cluster)[: self._most])
+            if len(ranks) >= self._most or (ranks and ranks[-1] > self.dimension):
+                cluster, ranks = self._opened(centre, 0.6 * cluster.radius), []
+            elif len(cluster.members) > 2 and (ranks or [0])[-1] < self._aim / 2:
+                cluster.radius *= 2
+            self._around(cluster, min(self._missing(ranks), self._most))
+            if self.peel(cluster) and (len(self.units) >= enough or self.peel(self.main)):
+                return
+
+    def _opened(self, centre: int, radius: float) -> Cluster:
+        self.clusters.append(Cluster(centre, radius))
+        return self.clusters[-1]
+
+    @property
+    def _aim(self) -> float:
+        """How many units should switch between a ball's centre and one of its points."""
+        return _FILL * self._room(self._most - 1) / _REACH
+
+    def _narrow(self, cluster: Cluster) -> None:
+        """Make the ball small enough to count the units that switch, then as large as it should be."""
+        for _ in range(self._most):
+            (place,) = self._around(cluster, 1)
+            (count,) = self.ranks(cluster, [place])
+            if self._reached / 4 <= count < self._reached:
+                break
+            cluster.radius *= 0.25 if count == self._reached else 2
+        places = [place, *self._around(cluster, 2)]
+        cluster.radius *= self._aim * _REACH_OF_THREE / max(self.ranks(cluster, places)[-1], 1)
+
+    def _around(self, cluster: Cluster, count: int) -> list[int]:
+        centre = self.seen.points[cluster.base]
+        return self.add(np.array([self._near(centre, cluster.radius) for _ in range(count)]), cluster)
+
+    def _split(self, first: int, second: int, depth: int = 0) -> None:
+        """Part two pieces at the point of their segment where their tangents meet, until units stand alone.
+
+        With one unit between them that is a point of its boundary; with several, one between their boundaries.
+        """
+        difference = self.rest[second] - self.rest[first]
+        if (
+            np.linalg.norm(difference) <= self._error(first, second)
+            or self._single(first, second)
+            or depth > self._most
+        ):
+            return
+        start, end = self._homogeneous([first, second])
+        values, slopes = difference @ start, difference @ (end - start)
+        meet = -float(values @ slopes) / max(float(slopes @ slopes), 1e-300)
+        share = meet if _EDGE < meet < 1 - _EDGE else 0.5
+        begin = self.seen.points[first]
+        (middle,) = self.add((begin + share * (self.seen.points[second] - begin))[None], self.main)
+        self._split(first, middle, depth + 1)
+        self._split(middle, second, depth + 1)

@@ -1,0 +1,182 @@
+"""LineRun: one line searched by meeting tangents, and mended off it: for one output, and for degenerate targets."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from relumine.oracle.base import Array
+from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.lines.search import Kink
+from relumine.reconstruct.lines.shallow import Shallow
+from relumine.reconstruct.result import Evidence, Outcome, Stop
+from relumine.reconstruct.two_layer.agreement import EXACT, Run, Settings
+from relumine.reconstruct.two_layer.mending import Added, AskOnLine, Findings, Ray
+from relumine.reconstruct.two_layer.pair import told_apart
+
+# A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
+# one-hidden-layer network.
+_PATIENCE = 25
+_RAYS = 3
+
+
+class LineRun(Run):
+    """The state of one reconstruction along a line."""
+
+    def __init__(self, settings: Settings, meter: Metered, rng: np.random.Generator) -> None:
+        super().__init__(settings, meter, rng)
+        self.findings: Findings | None = None
+        self.proven: set[float] = set()
+
+    @property
+    def _state(self) -> list[Kink] | None:
+        return self.findings.kinks() if self.findings is not None else None
+
+    @property
+    def _units(self) -> int:
+        return len(self._found.kinks()) if self.findings else 0
+
+    def _raw(self) -> Shallow:
+        return self._found.model()
+
+    def evidence(self, remark: str) -> Evidence:
+        """What the outcome rests on."""
+        evidence = super().evidence(remark)
+        if self.findings is None:
+            return evidence
+        kinks = sorted(gap.t for gap in self._found.search.gaps if gap.rank_one)
+        return replace(evidence, smallest_spacing=float(np.diff(kinks).min()) if len(kinks) > 1 else None)
+
+    def _find(self) -> None:
+        self.findings = None
+        self.proven.clear()
+        with self.meter.phase("calibrate"):
+            beginning = self.asker.calibrate()
+        with self.meter.phase("search"):
+            self.findings = self.asker.opened(*beginning)
+            self._search()
+            while not self._found.search.independent and (questions := self._disproved()):
+                self._sight(questions)
+                self._search()
+
+    # -- the line
+
+    def _search(self) -> None:
+        search = self._found.search
+        while questions := search.questions():
+            self._sight(questions)
+            self.meter.found(len(search.gaps))
+        self._sharpen_ends()
+        self._tell_apart()
+
+    def _disproved(self) -> list[float]:
+        """Places beside supposed kinks where a value does not lie on the piece that should reach there.
+
+        One output proves no kink by itself. A value just before it must lie on the piece on its left, a value just
+        behind it on the piece on its right; two kinks taken for one miss that by their slopes.
+        """
+        search = self._found.search
+        claims = [claim for claim in search.claims() if claim[0] not in self.proven]
+        self.proven |= {claim[0] for claim in claims}
+        if not claims:
+            return []
+        t = [claim[0] for claim in claims]
+        points = self.comparison.representable(search.line.points(t))
+        values = self.asker.oracle(points, gradients=False).values
+        # Where rounding moved the point, the piece moves with it.
+        moved = points - search.line.points(t)
+        wrong = []
+        for i, (place, sight, allowed) in enumerate(claims):
+            expected = sight.intercept + place * sight.slope + sight.jacobian @ moved[i]
+            if not np.abs(values[i] - expected).max() <= allowed:
+                wrong.append(place)
+        return wrong
+
+    def _sight(self, questions: list[float]) -> None:
+        search = self._found.search
+        answer, sights = self.asker.ask_on(search.line, questions)
+        if not np.isfinite(answer.values).all():
+            raise Stop(Outcome.SATURATED)
+        search.add(sights)
+
+    def _sharpen_ends(self) -> None:
+        """Where the outermost cell was only seen from afar, see it from near: offsets lose digits with distance."""
+        search = self._found.search
+        gaps = search.gaps
+        if not gaps:
+            return
+        nearer = [
+            t
+            for t, end in ((2 * gaps[0].t - 2, gaps[0].left.t), (2 * gaps[-1].t + 2, gaps[-1].right.t))
+            if abs(end) > 4 * abs(t) and t * end > 0
+        ]
+        if nearer:
+            self._sight(nearer)
+
+    def _tell_apart(self) -> None:
+        """Where two kinks are too close for the target's digits, see beside the line which is which."""
+        search = self._found.search
+        for i, gap in enumerate(search.gaps):
+            if not (search.independent and search.closed(gap) and gap.blurred):
+                continue
+            beside = search.gaps[max(0, i - 1) : i] + search.gaps[i + 1 : i + 2]
+            room = min((abs(gap.left.t - other.t) for other in beside), default=1.0)
+            kinks = told_apart(search.line, gap, room, self._jacobian_at)
+            if kinks is not None:
+                gap.tell_apart(kinks)
+
+    def _jacobian_at(self, point: Array) -> Array:
+        answer = self.asker.ask(self.comparison.representable(point[None]))
+        if not np.isfinite(answer.values).all():
+            raise Stop(Outcome.SATURATED)
+        jacobian: Array = answer.jacobians[0]
+        return jacobian
+
+    @property
+    def _found(self) -> Findings:
+        assert self.findings is not None
+        return self.findings
+
+    # -- mending
+
+    def _mend(self) -> None:
+        """While some compared point contradicts the model, ask along the ray that leads there, and explain."""
+        found = self._found
+        found.search.settled = True
+        futile = 0
+        with self.meter.phase("mend"):
+            while len(wrong := self._wrong()):
+                known = len(found.kinks())
+                ray = Ray(self.comparison.points[wrong[futile % len(wrong)]])
+                self._witness(ray, 1.0)
+                self._follow(ray)
+                futile = 0 if len(found.kinks()) > known else futile + 1
+                if futile == _RAYS and self.noise.floor > EXACT:
+                    return  # rounding may be at fault, not a unit: polishing will tell
+                if futile == _RAYS:
+                    raise Stop(Outcome.NOT_THIS_CLASS, "what differs off the line is not made of single units")
+
+    def _follow(self, ray: Ray) -> None:
+        """Ask along the ray until the model is right all along it, or no unit can be singled out."""
+        found = self._found
+        fruitless = 0
+        while not found.agrees(ray) and fruitless <= _PATIENCE:
+            known = len(found.kinks())
+            step = found.explain(ray)
+            if isinstance(step, AskOnLine):
+                self._sight([step.t])
+                self._search()
+            elif not isinstance(step, Added):
+                place = step.place if step else found.undecided(ray)
+                if place is None:
+                    return
+                self._witness(ray, place)
+            fruitless = 0 if len(found.kinks()) > known else fruitless + 1
+            self.meter.found(len(found.kinks()))
+
+    def _witness(self, ray: Ray, place: float) -> None:
+        start = self._found.search.line.start
+        point = self.comparison.representable(start + place * (ray.end - start))
+        answer = self.asker.ask(point[None])
+        if not np.isfinite(answer.values).all():
+            raise Stop(Outcome.SATURATED)
+        self._found.add(ray, place, point, answer)

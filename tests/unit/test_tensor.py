@@ -1,0 +1,48 @@
+"""The tensor of Jacobians: all units from a handful of inputs, each proved by its own activation pattern."""
+
+import numpy as np
+import pytest
+
+import relumine as rl
+from problems import error, two_layer
+from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.tensor.alternating import alternated
+from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.patterns import patterns_in
+
+RECOVERED = rl.Outcome.RECOVERED
+
+
+def column_space(d: int, h: int, K: int, N: int, seed: int) -> tuple[np.ndarray, set[tuple[bool, ...]]]:
+    """An orthonormal basis N×K×h of the differences at Gaussian points, and the patterns of the target's units."""
+    problem, x = two_layer(d, h, K, seed=seed), np.random.default_rng(seed).standard_normal((N + 1, d))
+    answer = problem.oracle(x, gradients=True)
+    flat = Observations(x, answer.values, answer.jacobians, Noise(1e-16)).differences().reshape(N * K, -1)
+    left, sizes, _ = np.linalg.svd(flat, full_matrices=False)
+    rank = int((sizes > 1e-10 * sizes[0]).sum())
+    on = x @ problem.A.T + problem.b > 0
+    return left[:, :rank].reshape(N, K, rank), {tuple(g) for g in (on[1:] != on[0]).T if g.any()}
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_enumeration_finds_the_pattern_of_every_unit_and_no_other(seed):
+    basis, true = column_space(100, 40, 10, 10, seed)
+    assert {tuple(p.points > 0) for p in patterns_in(basis, 1e-12)} == true
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_alternating_eigenvectors_find_the_pattern_of_every_unit_and_no_other(seed):
+    basis, true = column_space(100, 60, 10, 24, seed)
+    assert {tuple(p.points > 0) for p in alternated(basis, 1e-12, np.random.default_rng(seed))} == true
+
+
+@pytest.mark.parametrize(("d", "h", "K", "most"), [(100, 64, 10, 20), (300, 200, 10, 45), (100, 64, 3, 70)])
+@pytest.mark.parametrize("seed", [3, 4])
+def test_far_fewer_gradient_queries_than_units(d, h, K, most, seed):
+    problem = two_layer(d, h, K, seed=seed)
+    result = rl.TwoLayer()(problem.oracle, rng=seed)
+    assert result.outcome is RECOVERED
+    assert result.hidden == (h,)
+    assert error(result, problem, 1000) <= 1e-9
+    assert result.spent.gradient_queries <= most
+    assert result.spent.value_queries <= 100
