@@ -27,7 +27,7 @@ def exposed(result: rl.Audited) -> list[str]:
 
 def test_an_estimator_with_inputs_and_labels():
     result = rl.audit(FOREST, X, Y, **QUICK)
-    assert exposed(result) == ["label only", "probabilities"]
+    assert exposed(result) == ["label only", "probabilities", "SHAP values"]
     assert result.about.target == "RandomForestClassifier"
     assert result.about.target_accuracy > 0.9
     assert result.verdict
