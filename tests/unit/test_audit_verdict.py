@@ -265,3 +265,9 @@ def test_nothing_but_all_is_called_100_per_cent(share, said):
 
 def test_queries_are_counted():
     assert [queries(1), queries(2), queries(1234.4)] == ["1 query", "2 queries", "1,234 queries"]
+
+
+def test_a_pool_smaller_than_the_budget_is_said():
+    assert "Attackers had 449 inputs" in warnings(learned(0.9, 1000), pool=449, budget=1000)
+    assert "Attackers had" not in warnings(learned(0.9, 1000), pool=1000, budget=1000)
+    assert "Attackers had" not in warnings(learned(0.9, 1000), pool=None, budget=1000)

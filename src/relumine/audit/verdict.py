@@ -132,6 +132,7 @@ def warnings_of(curves: Sequence[Curve], about: About, records: Collection[Recor
         _of_data(about),
         _of_regression(about),
         _of_seeds(about),
+        _of_pool(about),
         _of_test_inputs(about),
     )
     return tuple(filter(None, found))
@@ -210,6 +211,15 @@ def _of_seeds(about: About) -> str:
     return f"Each attack was run only {times}: luck cannot be told from skill. Use --seeds {_SEEDS} or more."
 
 
+def _of_pool(about: About) -> str:
+    if about.pool is None or about.pool >= about.budget:
+        return ""
+    return (
+        f"Attackers had {about.pool:,} inputs; with larger budgets they asked mixtures of these, too. With more inputs "
+        "of their own they may do better: give more with --data."
+    )
+
+
 def _of_test_inputs(about: About) -> str:
     if not 0 < about.test_inputs < _TEST_INPUTS:
         return ""
@@ -230,8 +240,8 @@ def limits_of(curves: Sequence[Curve], about: About) -> tuple[str, ...]:
         "clients who share their answers may do better: «not reached» is no proof that it cannot be done.",
         "«Exact» means: equal, up to rounding, at every fresh point that was compared. It is no proof of equality "
         "everywhere.",
-        "Learned copies were of a few kinds of networks, trained in one way. An attacker who knows the architecture, "
-        "or has more time, may need fewer queries.",
+        "Learned copies were networks and models of scikit-learn, of a few kinds. An attacker who knows the "
+        "architecture, or has more time, may need fewer queries.",
         f"Agreement was counted on {about.test_inputs:,} {_inputs(about)}; elsewhere it may differ.",
         "Between two budgets nothing was tried, and nothing was interpolated: the true price lies anywhere between the "
         "largest budget that failed and what was spent by the case that succeeded.",
