@@ -110,8 +110,8 @@ def _point(budget: int, records: list[Record], level: str) -> Point | None:
     groups: dict[tuple[str, int], list[Record]] = {}
     for one in records:
         groups.setdefault((_named(one, level), one.case.budget), []).append(one)
-    # Of equally good ones the cheapest, and of these the level's own.
-    name, used = max(groups, key=lambda key: (*_merit(groups[key]), -key[1]))
+    # Of equally good ones the cheapest.
+    name, used = max(groups, key=lambda key: (*_merit(groups[key]), -sum(one.queries for one in groups[key])))
     own = [one for one in groups[name, used] if one.measures is not None]
     measured = [one.measures for one in own if one.measures is not None]
     if not measured:
