@@ -1,11 +1,11 @@
 """Exact reconstruction: is it recovered, how exactly, from how many queries, in what time? Ours, the paper's, ART's.
 
 python benchmarks/exact.py                      everything that is not in benchmarks/results/ yet (about two hours)
-python benchmarks/exact.py --only float32       one experiment; --seeds N for another number of seeds
+python benchmarks/exact.py --only tensor        one experiment; --seeds N for another number of seeds
 python benchmarks/exact.py --table              write the tables in docs/benchmarks.md from the rows
 
 Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again.
-ART comes with the extra: pip install -c constraints.txt -e '.[benchmark]'
+ART comes with the extra: pip install -c constraints.txt -e '.[benchmark]'; docs/data.md says where MNIST is found.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import exact_art
 import exact_table
 import relumine as rl
 from exact_targets import (
+    ACTIVATIONS,
     DATASETS,
     SCALINGS,
     Array,
@@ -33,10 +34,12 @@ from exact_targets import (
     asked_as_function,
     asked_as_module,
     gaussian_points,
+    mnist_target,
     paper_network,
     random_network,
     relative_error,
     sklearn_target,
+    smooth_target,
     trained_target,
 )
 from relumine import defend
@@ -109,11 +112,44 @@ def seconds(seeds: int = 10) -> Iterator[Case]:
 
 
 def float64(seeds: int = 20) -> Iterator[Case]:
-    """Random networks of all sizes, with and without biases, one output and ten."""
-    for (d, h), K, bias, seed in product(
-        ((20, 20), (784, 128), (784, 1000), (50, 2000)), (10, 1), (True, False), range(seeds)
-    ):
-        yield _case("float64", "random", (d, h, K), "TwoLayer", seed, bias=bias)
+    """Random networks of all sizes with one output, with and without biases."""
+    for (d, h), bias, seed in product(((20, 20), (784, 128), (784, 1000), (50, 2000)), (True, False), range(seeds)):
+        yield _case("float64", "random", (d, h, 1), "TwoLayer", seed, bias=bias)
+
+
+def _unseen(seeds: int) -> range:
+    """Seeds that were not looked at while the method was made."""
+    return range(1000, 1000 + seeds)
+
+
+def tensor(seeds: int = 20) -> Iterator[Case]:
+    """Ten outputs, with and without biases: the Jacobian tensor."""
+    for (d, h), bias, seed in product(((100, 64), (784, 128), (784, 256)), (True, False), _unseen(seeds)):
+        yield _case("tensor", "random", (d, h, 10), "TwoLayer", seed, bias=bias)
+
+
+def smooth(seeds: int = 10) -> Iterator[Case]:
+    """Other activations than ReLU, which the method is not told."""
+    for size, activation, seed in product(((50, 32, 10), (50, 32, 3), (784, 64, 10)), ACTIVATIONS, _unseen(seeds)):
+        yield _case("smooth", f"random, {activation}", size, "TwoLayer", seed)
+
+
+def mnist(seeds: int = 5) -> Iterator[Case]:
+    """Torch modules trained on MNIST in float32."""
+    for seed, values in product(_unseen(seeds), ("logits", "probabilities")):
+        yield _case("mnist", "MNIST", (784, 128, 10), "TwoLayer", seed, dtype="float32", values=values)
+
+
+def few(seeds: int = 10) -> Iterator[Case]:
+    """Two and three outputs."""
+    for K, seed in product((3, 2), _unseen(seeds)):
+        yield _case("few", "random", (784, 128, K), "TwoLayer", seed)
+
+
+def wide(seeds: int = 5) -> Iterator[Case]:
+    """More units than Gaussian points can tell apart, and more than inputs."""
+    for (d, h), seed in product(((50, 2000), (784, 1000)), _unseen(seeds)):
+        yield _case("wide", "random", (d, h, 10), "TwoLayer", seed)
 
 
 def rounded(seeds: int = 10) -> Iterator[Case]:
@@ -126,7 +162,10 @@ def rounded(seeds: int = 10) -> Iterator[Case]:
         yield _case("rounded", f"random, {decimals} decimals", (784, 64, 10), "TwoLayer", seed)
 
 
-EXPERIMENTS = {each.__name__: each for each in (paper, sklearn, float32, rounded, seconds, values, art, float64)}
+EXPERIMENTS = {
+    each.__name__: each
+    for each in (tensor, smooth, mnist, few, wide, paper, sklearn, float32, rounded, seconds, values, art, float64)
+}
 
 
 # -- running one case
@@ -155,14 +194,24 @@ class Timed:
 
 def target_of(case: Case) -> Target:
     """The case's target, the same whenever it is made."""
-    if case.experiment == "sklearn":
-        dataset, scaling = case.target.split(", ")
-        return sklearn_target(dataset, scaling, case.h, case.values, case.seed)
-    if case.target == "trained":
-        return trained_target(case.d, case.h, case.K, case.seed)
     if case.target == "paper's class":
         return asked_as_function(paper_network(case.d, case.h, case.seed))
+    return _random_target(case) if case.target.startswith("random") else _trained_target(case)
+
+
+def _trained_target(case: Case) -> Target:
+    if case.experiment == "mnist":
+        return mnist_target(case.h, case.values, case.seed)
+    if case.experiment == "float32":
+        return trained_target(case.d, case.h, case.K, case.seed)
+    dataset, scaling = case.target.split(", ")
+    return sklearn_target(dataset, scaling, case.h, case.values, case.seed)
+
+
+def _random_target(case: Case) -> Target:
     network = random_network(case.d, case.h, case.K, case.bias, case.seed)
+    if case.experiment == "smooth":
+        return smooth_target(network, case.target.removeprefix("random, "))
     if case.dtype == "float32" or "torch" in case.target:
         return asked_as_module(network, case.dtype)
     target = asked_as_function(network, "none" if case.method == "TwoLayerFromValues" else "all")
@@ -191,6 +240,7 @@ def run(case: Case) -> dict[str, Any]:
     return {
         "outcome": result.outcome.name,
         "units": result.hidden[0] if result.hidden else 0,
+        "activation": result.activation,
         "gradient_queries": result.spent.gradient_queries,
         "value_queries": result.spent.value_queries,
         "seconds": seconds,
@@ -212,6 +262,8 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
     errors = {"error": relative_error(result.predict, target.truth, points)}
     if target.data is not None:
         errors["error_on_data"] = relative_error(result.predict, target.truth, target.data)
+    if case.experiment == "mnist":
+        errors["agreement"] = agreement(result.predict, target.truth, target.data)
     if case.experiment == "rounded" and case.K > 1:
         errors["agreement"] = agreement(result.predict, target.truth, points)
     return errors
@@ -262,8 +314,19 @@ def _short(value: object) -> object:
 def _versions() -> dict[str, str]:
     packages = ("numpy", "scipy", "torch", "scikit-learn", "adversarial-robustness-toolbox")
     commit = _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain", "--", "../../src") else "")
-    versions = [f"Python {platform.python_version()}", *(f"{name} {version(name)}" for name in packages)]
+    versions = [
+        f"Python {platform.python_version()}",
+        *(f"{name} {found}" for name in packages if (found := _version(name))),
+    ]
     return {"commit": commit, "versions": ", ".join(versions)}
+
+
+def _version(package: str) -> str | None:
+    """None if it is not installed: only ART's own rows need ART."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _git(*arguments: str) -> str:

@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from sklearn import datasets
 from sklearn.base import BaseEstimator
 from sklearn.decomposition import PCA
@@ -16,6 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
+from relumine import zoo
 from relumine.oracle.base import GradientKind, ValueKind
 
 Array = np.ndarray
@@ -106,6 +108,36 @@ def asked_as_function(network: Network, gradients: GradientKind = "all") -> Targ
     return Target(rl.FunctionOracle(network.query, offer), network.predict)
 
 
+# How torch computes each activation, so that no target shares code with the method.
+ACTIVATIONS = {
+    "gelu": torch.nn.functional.gelu,
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "softplus": torch.nn.functional.softplus,
+}
+
+
+class _Smooth(torch.nn.Module):
+    """A network's weights with another activation than ReLU."""
+
+    def __init__(self, network: Network, activation: str) -> None:
+        super().__init__()
+        self.layers = network.module("float64")
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.layers[2](self.activation(self.layers[0](x)))
+        return outputs
+
+
+def smooth_target(network: Network, activation: str) -> Target:
+    """The network with this activation, as a float64 torch module."""
+    module = _Smooth(network, activation)
+    truth = torch.no_grad()(lambda points: module(torch.as_tensor(points)).numpy())
+    return Target(rl.TorchOracle(module, network.A.shape[1], values="logits"), truth)
+
+
 def asked_as_module(network: Network, dtype: str, data: Array | None = None, score: float | None = None) -> Target:
     """The network as a torch module; the truth is the function its parameters define, computed in float64."""
     module = network.module(dtype)
@@ -134,6 +166,36 @@ def trained_target(d: int, h: int, K: int, seed: int) -> Target:
         logits = module(x)
     right = logits.argmax(1) == y if K > 1 else (logits > 0) == (y > 0.5)
     return asked_as_module(network_of(module), "float32", inputs, float(right.float().mean()))
+
+
+def mnist_target(h: int, values: ValueKind, seed: int) -> Target:
+    """A float32 module trained on MNIST for three epochs, and its logits or probabilities on the test images."""
+    train, test = _mnist()
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(784, h), torch.nn.ReLU(), torch.nn.Linear(h, 10))
+    x, y = torch.tensor(train[0], dtype=torch.float32), torch.tensor(train[1])
+    optimiser = torch.optim.Adam(module.parameters(), lr=1e-3)
+    for _ in range(3):
+        for batch in torch.randperm(len(x)).split(128):  # type: ignore[no-untyped-call]
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            optimiser.step()
+    network = network_of(module)
+    score = float(np.mean(network.predict(test[0]).argmax(axis=1) == test[1]))
+    truth = network.predict if values == "logits" else lambda points: softmax(network.predict(points), axis=1)
+    return Target(rl.TorchOracle(_answering(module, values), 784, values=values), truth, test[0], score)
+
+
+def _answering(module: torch.nn.Module, values: ValueKind) -> torch.nn.Module:
+    return module if values == "logits" else torch.nn.Sequential(module, torch.nn.Softmax(dim=1))
+
+
+@cache
+def _mnist() -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Images in [0, 1] and labels, for training and for testing; docs/data.md says where they are found."""
+    data = zoo.dataset("mnist")
+    train, test = ((part.inputs.reshape(-1, 784).astype(np.float64), part.labels) for part in (data.train, data.test))
+    return train, test
 
 
 @cache

@@ -23,9 +23,10 @@ from relumine.reconstruct.tensor.units import Units, no_units
 _MOST, _MOST_OF_FEW, _FEW_OUTPUTS = 18, 20, 4
 # Where fewer units than this can be told apart at once, it is cheaper to part them one by one.
 _ENOUGH = 12
-# Dimensions that must be free besides K before a decomposition is tried: with 2, one in twenty is ambiguous.
+# Dimensions that must be free besides K before a decomposition is tried. With fewer than K free every pattern fits;
+# these two are a margin against patterns of no unit that nearly fit. Not tuned.
 _FREE = 2
-# Points that alternating eigenvectors need, per h/K: at 1.5 they found all units of ten 784-256-10, at 1.3 9 in 10.
+# Points that alternating eigenvectors need, per h/K: 1.5 was enough in 5 whole runs of 784-256-10; 1.3 was tried on 3.
 _MARGIN = 1.5
 # A ball is chosen to show this part of what could be decomposed: it may turn out to show more.
 _FILL = 0.65
