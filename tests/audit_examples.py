@@ -27,6 +27,7 @@ from relumine.audit.result import (
     UnitPair,
     Usefulness,
 )
+from relumine.audit.severity import judged
 
 BUDGETS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 
@@ -87,7 +88,7 @@ def full(*, price: float | None = 1.5) -> AuditResult:
             "The test inputs are the 797 digits bundled with scikit-learn, not your own: give yours with --data.",
         ),
         curves=plain + defended,
-        controls=tuple(_control(one) for one in plain),
+        controls=judged([_control(one) for one in plain], plain, about(price=price)),
         gates=(
             Gate("gradients: queries-to-95 < 1000", "failed", "95 % agreement after 31 queries, fewer than 1,000"),
             Gate("label: queries-to-95 < 1000", "passed", "95 % agreement not reached within 5,000 queries"),
@@ -112,6 +113,7 @@ def about(**changes: object) -> About:
         input_shape=(1, 8, 8),
         data="digits of scikit-learn, 797 test inputs",
         budget=5000,
+        exposed=("logits", "gradients"),
         command="relumine audit digits-two-layer.safetensors --defences --seeds 3 --budget 5000 --price 1.5",
         started="2026-03-02T09:41:07+00:00",
         seconds=143.2,

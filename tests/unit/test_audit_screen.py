@@ -10,7 +10,7 @@ from rich.console import Console
 from audit_examples import constant, full, many_defences, nothing
 from audits import record
 from relumine.audit.result import Case, Gate, Record
-from relumine.audit.run import Progress
+from relumine.audit.run import Progress, longest
 from relumine.audit.screen import AuditWatch, show_result
 
 CASE = Case("gradients", "round:2", "learned", 1000, 2)
@@ -82,3 +82,17 @@ def test_verbose_tells_what_each_attack_came_to():
     with AuditWatch(screen, verbose=True) as watch:
         watch(Progress((), record(0.973, budget=100), 3, 17, 4321, 95.0))
     assert "gradients: learned, 100 queries, seed 0: fitted, 97.3 % agreement, 1.0 s" in written(screen)
+
+
+@pytest.mark.parametrize("growth", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("budget", [1, 10, 100])
+def test_the_time_left_errs_on_the_long_side(growth, budget):
+    cases = [Case("gradients", "", attack, 10**power, 0) for attack in ("exact", "learned") for power in range(4)]
+    slow = {"exact": 0.9, "learned": 0.3}
+    times = {case: min(slow[case.attack] * case.budget**growth, 600) for case in cases}  # then the clock stops them
+    done = [(case, times[case]) for case in cases if case.budget <= budget and (case.attack, budget) != ("learned", 1)]
+    left = [case for case in cases if case.budget > budget]
+    # Two budgets on, time may have grown a hundredfold; one budget on, the estimate holds.
+    following = [case for case in left if case.budget == 10 * budget]
+    assert longest(following, done, 600) >= sum(times[case] for case in following)
+    assert longest(left, done, 600) <= 600 * len(left)

@@ -59,6 +59,12 @@ def test_where_one_query_is_too_many_it_is_not_to_be_exposed():
     assert usual.action == "Limit each client to 10 queries in all."
 
 
+def test_where_no_limit_follows_the_queries_to_90_per_cent_are_said():
+    control = controls(*at(0.92))["gradients"]
+    assert (control.severity, control.suggested) == ("high", None)
+    assert "well below the 1,000 queries after which a copy agreed on 90 %" in control.action
+
+
 def test_a_defence_that_held_and_values_alone_are_alternatives():
     held = [record(0.3, 1000, seed, defence="round:1") for seed in range(3)]
     assert "or put it behind round:1, which held" in controls(*at(0.97), *held)["gradients"].action

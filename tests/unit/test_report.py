@@ -12,6 +12,7 @@ import pytest
 
 import audit_examples as examples
 from relumine.audit.result import AuditResult, Need
+from relumine.audit.severity import REFERENCES
 from relumine.report import images, wording
 from relumine.report.page import render
 
@@ -129,7 +130,7 @@ def test_everything_that_a_report_owes_is_there():
     said = text_of(page("full"))
     for part in (*result.limits, result.about.command, result.about.commit, *result.about.versions.values()):
         assert part in said
-    for part in ("AISVS 1.0, 11.2.2", "AISVS 1.0, 11.3.2", "AML.T0024.002", "Responsible use", "5f1c0e6ab42d9a37"):
+    for part in (*REFERENCES, "Responsible use", "5f1c0e6ab42d9a37"):
         assert part in said
     for gate in result.gates:
         assert f"{gate.status} {gate.condition} {gate.reason}" in said
@@ -182,7 +183,27 @@ def test_budgets_that_do_not_follow_are_not_numbers():
     result = examples.full()
     controls = (replace(result.controls[0], suggested=None), replace(result.controls[1], suggested=0))
     rows = cells(render(replace(result, controls=controls)), "controls")
-    assert [row[1] for row in rows] == ["none follows", "none is small enough"]
+    assert {row[0]: row[3] for row in rows if len(row) > 1} == {
+        "label only": "none follows",
+        "probabilities": "do not expose",
+    }
+    unsaid = replace(result.about, exposed=())
+    assert "do not expose some of this" in text_of(render(replace(result, controls=controls, about=unsaid)))
+
+
+def test_what_is_exposed_today_comes_first_and_the_gravest_of_it():
+    result = examples.full()
+    rows = [row[:2] for row in cells(page("full"), "controls")]
+    assert rows[0] == ["Exposed today"]
+    assert rows[1:4] == [["gradients of all classes", "critical"], ["logits", "high"], ["If it were exposed"]]
+    for control in result.controls:
+        assert control.action in text_of(page("full"))
+
+
+def test_pictures_that_look_the_same_are_few():
+    tree = parsed(page("full"))
+    shown = {kind: [e for e in tree.iter("ul") if e.get("class") == kind] for kind in ("gallery", "units")}
+    assert {kind: len(found[0]) for kind, found in shown.items()} == {"gallery": 3, "units": 6}
 
 
 def test_one_seed_has_no_spread():

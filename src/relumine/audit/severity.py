@@ -12,6 +12,7 @@ from relumine.audit.result import About, Control, Curve, Severity
 from relumine.text import percent
 
 VULNERABLE, WARNING = 0.90, 0.75
+_VULNERABLE = f"{100 * VULNERABLE:.0f}"  # the milestone
 
 # What a published threshold says an audit must not find, as a gate at the largest budget.
 PRESETS = {
@@ -84,6 +85,12 @@ def _action(control: Control, curve: Curve, instead: str) -> str:
     if control.severity == "medium":
         best = percent(_best(curve))
         return f"Limit queries per client and watch for extraction: a copy agrees on {best} after {tried:,} queries."
+    agreed = curve.need(_VULNERABLE).queries
+    if control.suggested is None and agreed is not None:
+        return (
+            f"Limit each client well below the {agreed.low:,.0f} queries after which a copy agreed on {_VULNERABLE} %"
+            f"{instead}."
+        )
     if control.suggested:
         return f"Limit each client to {control.suggested:,} queries in all{instead}."
     return f"Do not expose it{instead}: no limit on queries is small enough."

@@ -10,6 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from relumine.audit.result import AuditResult, Picture, UnitPair
+from relumine.audit.severity import REFERENCES
 from relumine.report import curves, images, tables, wording
 from relumine.text import duration, plural
 
@@ -18,8 +19,8 @@ _PARTS = Path(__file__).parent / "templates"
 # What templates call to say numbers and names.
 _FORMS = ("count", "decimal", "headline", "moment", "per_cent", "scientific", "short")
 
-# Units shown; the farthest from their originals first.
-_MOST_UNITS = 24
+# Pictures and units shown, those that differ most first: more of them look the same to a reader.
+_MOST_PICTURES, _MOST_UNITS = 3, 6
 
 
 def render(result: AuditResult) -> str:
@@ -45,7 +46,9 @@ def render(result: AuditResult) -> str:
         defences=tables.defences(result),
         points=tables.points(result),
         cases=tables.cases(result.records),
-        gallery=[_shown(picture) for picture in result.gallery],
+        actions=tables.actions(result),
+        references=REFERENCES,
+        gallery=_gallery(result),
         units=_units(result),
     )
 
@@ -95,6 +98,12 @@ def _shown(picture: Picture) -> dict[str, Any]:
         "same": picture.target_class == picture.clone_class,
         "likeness": images.likeness(picture.target_map, picture.clone_map),
     }
+
+
+def _gallery(result: AuditResult) -> list[dict[str, Any]]:
+    """The inputs whose maps differ most."""
+    shown = [_shown(picture) for picture in result.gallery]
+    return sorted(shown, key=lambda one: -1.0 if one["likeness"] is None else one["likeness"])[:_MOST_PICTURES]
 
 
 def _units(result: AuditResult) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from relumine.audit.result import MILESTONES, AuditResult, Curve, Need, Point, Record
+from relumine.audit.result import MILESTONES, AuditResult, Control, Curve, Need, Point, Record
+from relumine.audit.severity import rank
 from relumine.report import wording
 from relumine.report.curves import best, looks, queries_to
 
@@ -174,17 +175,28 @@ class KeyFigure:
 
 
 def key_figures(result: AuditResult) -> list[KeyFigure]:
-    """The numbers behind the verdict: the cheapest copy, the same without explanations, exactness, and a budget."""
-    curves = [curve for curve in result.curves if not curve.defence]
-    figures = [*_copied(result, curves), *_recovered(curves)]
-    suggested = [control.suggested for control in result.controls if control.suggested is not None]
-    if figures and suggested:
-        queries = "query" if min(suggested) == 1 else "queries"
-        figures.append(KeyFigure(f"{min(suggested):,}", f"{queries} per client at most, if all of this is exposed"))
+    """The numbers behind the verdict: the cheapest copy, the same without explanations, exactness, and a limit."""
+    plain = [curve for curve in result.curves if not curve.defence]
+    curves = [curve for curve in plain if curve.level in result.about.exposed] or plain
+    figures = [*_copied(result, curves, plain), *_recovered(curves)]
+    levels = {curve.level for curve in curves}
+    limits = [one.suggested for one in result.controls if one.suggested is not None and one.level in levels]
+    if figures and limits:
+        what = "for what is exposed" if result.about.exposed else "if all of this is exposed"
+        least = KeyFigure(f"{min(limits):,}", f"queries per client at most, {what}")
+        figures.append(least if min(limits) else KeyFigure("do not expose", "some of this: no limit is small enough"))
     return figures
 
 
-def _copied(result: AuditResult, curves: list[Curve]) -> Iterator[KeyFigure]:
+def actions(result: AuditResult) -> list[tuple[str, list[Control]]]:
+    """What to do about each output, the gravest first: what is exposed today, and apart from that what-ifs."""
+    gravest = sorted(result.controls, key=lambda control: -rank(control.severity))
+    headings = {True: "Exposed today", False: "If it were exposed"}
+    found = [(heading, [one for one in gravest if one.exposed is exposed]) for exposed, heading in headings.items()]
+    return [(heading, controls) for heading, controls in found if controls]
+
+
+def _copied(result: AuditResult, curves: list[Curve], plain: list[Curve]) -> Iterator[KeyFigure]:
     """None where a constant guess would do as well."""
     cheapest = _cheapest(curves, "95")
     if cheapest is None or (result.about.majority or 0) >= 0.95:
@@ -192,7 +204,7 @@ def _copied(result: AuditResult, curves: list[Curve]) -> Iterator[KeyFigure]:
     yield KeyFigure(
         _taken(cheapest, "95"), f"queries copy 95 % of the decisions, from {wording.short(cheapest.label, 80)}"
     )
-    baseline = next((curve for curve in curves if curve.level == cheapest.baseline), None)
+    baseline = next((curve for curve in plain if curve.level == cheapest.baseline), None)
     if baseline is not None:
         name = wording.short(baseline.label, 80)
         yield KeyFigure(_taken(baseline, "95"), f"queries for the same from {name}, without explanations")
