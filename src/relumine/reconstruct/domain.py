@@ -136,8 +136,9 @@ class Domain:
             found = {f"scale 1e{power}": self._at_scale(10.0**power, rng) for power in _POWERS}
         else:
             points, middle = fresh_points(self.offer, _PER_POWER * len(_POWERS), rng), sum(self.offer.box) / 2
-            points[::4] = middle + _MIDDLE * (points[::4] - middle)
-            found = {"the box": points}
+            nearer = _MIDDLE ** rng.uniform(size=(len(points[::4]), 1))  # at all distances: no two look alike
+            points[::4] = middle + nearer * (points[::4] - middle)
+            found = {"some of the box": points[:_PER_POWER], "the box": points[_PER_POWER:]}
         if len(self.samples):
             found["given inputs"] = self.samples[rng.permutation(len(self.samples))[:_MOST_SAMPLES]]
             found["between and around them"] = self._between(_BETWEEN, rng)
