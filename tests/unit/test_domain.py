@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
 from problems import Problem, linear, network, two_layer
-from relumine.reconstruct.domain import Domain
+from relumine.reconstruct.verification.domain import Domain
 
 RECOVERED = rl.Outcome.RECOVERED
 METHODS = [rl.Linear, rl.Deep, rl.Auto, rl.TwoLayerFromValues]

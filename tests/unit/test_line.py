@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import relumine as rl
 from problems import Problem, close_kinks, opposite_units, two_layer
-from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.lines.search import Line, LineSearch
 from relumine.reconstruct.lines.shallow import Shallow, rank_one
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.two_layer.mending import Findings, Ray
+from relumine.reconstruct.verification.comparison import Comparison
 
 EXACT = Noise(2.220446049250313e-16)
 

@@ -31,7 +31,7 @@ from problems import (
     linear,
     two_layer,
 )
-from relumine.reconstruct.comparison import Comparison
+from relumine.reconstruct.verification.comparison import Comparison
 
 RECOVERED = rl.Outcome.RECOVERED
 

@@ -8,9 +8,9 @@ from relumine.adapt.recipes import adapted, restored
 from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Offer
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.result import Reconstruction, Reconstructor
 from relumine.reconstruct.verification import verified
+from relumine.reconstruct.verification.domain import Domain
 
 
 def reconstruct_behind(

@@ -9,12 +9,12 @@ from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metering.metered import Spent, Tally, metered
 from relumine.oracle.metering.recording import Recorder
 from relumine.reconstruct.deep.method import Deep
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.two_layer.method import TwoLayer
 from relumine.reconstruct.values.method import TwoLayerFromValues
 from relumine.reconstruct.verification import verified
+from relumine.reconstruct.verification.domain import Domain
 
 # What no other method would change; what rules out the exact methods that follow.
 _FINAL = (Outcome.RECOVERED, Outcome.BUDGET_EXHAUSTED)

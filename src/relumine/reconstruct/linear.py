@@ -15,10 +15,10 @@ from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.function import FunctionOracle
 from relumine.oracle.logits import LogitLink, saturated
 from relumine.oracle.metering.metered import Metered, metered
-from relumine.reconstruct.domain import Domain, fresh_points
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.verification import BENT, TOLERANCE, met
+from relumine.reconstruct.verification.domain import Domain, fresh_points
 
 # σ(z) is read best where |z| is small: beyond this it is worth asking again closer to z = 0.
 _CLEAR_LOGIT = 3.0

@@ -17,10 +17,10 @@ from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, DType, Offer, Oracle
 from relumine.oracle.finite_difference import FiniteDifferences, paper_step
 from relumine.oracle.metering.metered import Metered, metered
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 from relumine.reconstruct.verification import verified
+from relumine.reconstruct.verification.domain import Domain
 
 Bound = Literal["paper", "tight"]
 

@@ -10,10 +10,10 @@ from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.deep.growth import Growth
 from relumine.reconstruct.deep.search import Search
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.verification import TOLERANCE, Met, met
+from relumine.reconstruct.verification.domain import Domain
 
 # Fewer points than this are never compared.
 _LEAST_POINTS = 100

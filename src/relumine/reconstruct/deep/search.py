@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.logits import LogitLink, in_logits
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.deep.book import Book
 from relumine.reconstruct.deep.precision import precision_for
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line, LineSearch, Sight
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.polish.answers import Answers
 from relumine.reconstruct.polish.method import polished
 from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.verification.comparison import Comparison
+from relumine.reconstruct.verification.domain import Domain
 
 # How far out a whole line is searched. A kink lies beyond T with probability 2/(πT).
 _FAR = 1e3

@@ -1,1 +1,10 @@
-"""The Jacobian tensor: one hidden layer from the Jacobians at a handful of inputs (docs/two-layer.md)."""
+"""The Jacobian tensor: one hidden layer from the Jacobians at a handful of inputs (docs/two-layer.md).
+
+observations.py: answers as the tensor ──> decomposition.py: its rank-one terms ──> units.py: proved by their signs
+    patterns.py     by enumerating activation patterns, for few inputs
+    alternating.py  by alternating eigenvectors, for many
+search.py chooses the inputs, run.py leads and compares.
+
+smooth.py leads where units are not ReLUs: unfolding.py and rank_one.py find the terms, shape.py tells the
+activation, crossings.py sees units alone on far lines, gauss_newton.py polishes.
+"""

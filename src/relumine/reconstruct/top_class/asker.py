@@ -5,7 +5,6 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Offer
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.noise import Noise, noise_in
@@ -13,6 +12,7 @@ from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.top_class.line import Seen, seen_by_profile, seen_by_tangents
 from relumine.reconstruct.top_class.observations import OneGradient, Sights
 from relumine.reconstruct.top_class.slopes import SlopeSearch
+from relumine.reconstruct.verification.comparison import Comparison
 
 # How far out a line is searched, and how close two points are that lie in one cell nearly always (as in two_layer.py).
 _FAR = {"float64": 1e5, "float32": 1e3}

@@ -1,10 +1,9 @@
-"""TwoLayer: one hidden ReLU layer from little more than one gradient query per unit (docs/two-layer.md).
+"""TwoLayer: one hidden layer from gradients (docs/two-layer.md).
 
-    calibrate ──> search a line ──> compare at fresh points ──> verified
-    (asker.py)    (lines/search)          │        ▲
-                                          ▼ wrong  │
-                                    mend along the ray to the wrong point (mending.py)
+    method.py: the tensor first (``reconstruct/tensor``) ──> agreement.py: compare, mend, polish ──> verified
+        one output, or what the tensor leaves open:
+            asker.py: calibrate ──> line.py: search a line ──> mending.py: along the ray to a wrong point
 
-method.py leads; pair.py tells apart two units whose breakpoints coincide. Where one output is explained at a time,
+pair.py tells apart two units whose breakpoints coincide. Where one output is explained at a time,
 ``reconstruct/top_class`` does the work.
 """

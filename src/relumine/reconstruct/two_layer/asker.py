@@ -5,13 +5,13 @@ import numpy as np
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.comparison import Comparison
 from relumine.reconstruct.lines.search import Line, LineSearch, Sight, piece_errors
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.polish.answers import Remembering
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.two_layer.mending import Findings
+from relumine.reconstruct.verification.comparison import Comparison
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
 _FAR = {"float64": 1e5, "float32": 1e3}

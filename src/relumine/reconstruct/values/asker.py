@@ -5,10 +5,10 @@ import numpy as np
 from relumine.oracle.base import Array
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.values.fit import Known, answered
+from relumine.reconstruct.verification.domain import Domain
 
 # By how much a computed value errs at most, and typically, in rounding units of the terms that it is the sum of.
 _AT_MOST, _TYPICALLY = 4.0, 0.5

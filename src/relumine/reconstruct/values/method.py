@@ -14,8 +14,6 @@ from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
-from relumine.reconstruct.comparison import Comparison
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow, shallow_from_pieces
@@ -26,6 +24,8 @@ from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.values.noisy import FewDigits
 from relumine.reconstruct.values.slopes import middles
 from relumine.reconstruct.verification import FRESH_POINTS, verified
+from relumine.reconstruct.verification.comparison import Comparison
+from relumine.reconstruct.verification.domain import Domain
 
 # A step along an axis is this part of √d times the distance to the next kink on the line. Random units are crossed by
 # about 1.5 % of such steps; those are found afterwards, from the units themselves, and taken again.

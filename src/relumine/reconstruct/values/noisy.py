@@ -11,8 +11,6 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.comparison import Comparison
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
@@ -24,6 +22,8 @@ from relumine.reconstruct.values.growth import grown, undetermined, without_idle
 from relumine.reconstruct.values.line import NoisyLine, Shown
 from relumine.reconstruct.values.pool import Pool
 from relumine.reconstruct.values.slopes import assembled, slopes
+from relumine.reconstruct.verification.comparison import Comparison
+from relumine.reconstruct.verification.domain import Domain
 
 # Networks are built and fitted so many times before it is said that it did not work; each time, of up to so many lines
 # that one is taken which shows most kinks, farthest apart. At least two, since a line may hide a kink.

@@ -9,9 +9,9 @@ from relumine.errors import BudgetError
 from relumine.oracle.base import Answer, Array, DType, Offer, Oracle
 from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.domain import Domain, fresh_points
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone, Evidence, Outcome, Reconstruction
+from relumine.reconstruct.verification.domain import Domain, fresh_points
 
 __all__ = ["BENT", "FRESH_POINTS", "TOLERANCE", "Met", "fresh_points", "met", "relative_gap", "verified"]
 

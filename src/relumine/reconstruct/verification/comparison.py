@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Oracle
-from relumine.reconstruct.domain import Domain
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
+from relumine.reconstruct.verification.domain import Domain
 
 # In a box lines start in its inner part, this share of its width.
 _INSIDE = 0.9
