@@ -7,7 +7,7 @@ from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.search import Search
-from relumine.reconstruct.two_layer.method.agreement import EXACT, Run
+from relumine.reconstruct.two_layer.agreement import EXACT, Run
 
 # Inputs are asked at this multiple of the scale of the data: a unit that none of them switches costs a query later.
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.

@@ -9,8 +9,8 @@ from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.search import Kink
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Evidence, Outcome, Stop
+from relumine.reconstruct.two_layer.agreement import EXACT, Run, Settings
 from relumine.reconstruct.two_layer.mending import Added, AskOnLine, Findings, Ray
-from relumine.reconstruct.two_layer.method.agreement import EXACT, Run, Settings
 from relumine.reconstruct.two_layer.pair import told_apart
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a

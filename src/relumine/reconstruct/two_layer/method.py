@@ -11,8 +11,8 @@ from relumine.reconstruct.result import Outcome, Reconstruction, attempt
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.top_class.method import TopRun
-from relumine.reconstruct.two_layer.method.agreement import Run
-from relumine.reconstruct.two_layer.method.line import LineRun
+from relumine.reconstruct.two_layer.agreement import Run
+from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.verification import FRESH_POINTS
 
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
