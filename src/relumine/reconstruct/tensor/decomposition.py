@@ -96,12 +96,46 @@ def _svd(matrix: Array) -> tuple[Array, Array]:
     return left, sizes
 
 
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Patterns that explain a ``tensor``, with output directions K×m each; ``rows``: of all of them, one per term.
+
+    inverse: of the terms, as columns; others: patterns that are sums of these
+    """
+
+    tensor: Tensor
+    patterns: list[Pattern]
+    rows: Array
+    inverse: Array
+    others: list[Pattern]
+
+    @property
+    def counts(self) -> list[int]:
+        """How many units share each pattern."""
+        return [p.outputs.shape[1] for p in self.patterns]
+
+
 def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | None:
     """The units that can be told apart in this tensor; None if its patterns do not explain all of it.
 
     most: the largest number of points at which patterns are enumerated
     """
     fewer, outputs = tensor.reduced()
+    terms = terms_of(fewer, rng, most)
+    if terms is None:
+        return None
+    counts, inverse = terms.counts, terms.inverse
+    doubtful = [(np.abs(inverse @ _terms(p)) > _DEPENDENT).any(axis=1) for p in terms.others]
+    alone = (np.repeat(counts, counts) == 1) & ~np.any([np.zeros(len(inverse), dtype=bool), *doubtful], axis=0)
+    every = np.repeat(np.array(terms.patterns, dtype=object), counts)
+    single = [p for p, sure in zip(every, alone, strict=True) if sure]
+    directions = np.array([outputs @ p.outputs[:, 0] for p in single]).reshape(-1, len(outputs))
+    units = Units(directions, terms.rows[alone])
+    return _proved(units, single, tensor) if single else no_units(len(outputs), tensor.points.shape[1] - 1)
+
+
+def terms_of(fewer: Tensor, rng: np.random.Generator, most: int) -> Terms | None:
+    """Terms whose sum is this tensor, which reaches all its outputs."""
     left, sizes = fewer.spectrum()
     N, K, D = fewer.differences.shape
     rank = left.shape[1]
@@ -113,8 +147,7 @@ def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | N
     basis = left.reshape(N, K, rank)
     patterns = patterns_in(basis, gap) if most >= N else alternated(basis, gap, rng)
     chosen, others = _independent(patterns, left)
-    counts = [p.outputs.shape[1] for p in chosen]
-    if sum(counts) != rank:
+    if sum(p.outputs.shape[1] for p in chosen) != rank:
         return None
     flat = fewer.differences.reshape(N * K, D)
     for _ in range(_TURNS):
@@ -122,13 +155,9 @@ def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | N
     terms = np.concatenate([_terms(p) for p in chosen], axis=1)
     inverse = np.linalg.pinv(terms)
     rows = inverse @ flat
-    if np.linalg.norm(flat - terms @ rows, ord=2) > _SLACK * tensor.error * np.sqrt(N):
+    if np.linalg.norm(flat - terms @ rows, ord=2) > _SLACK * fewer.error * np.sqrt(N):
         return None
-    doubtful = [(np.abs(inverse @ _terms(p)) > _DEPENDENT).any(axis=1) for p in others]
-    alone = (np.repeat(counts, counts) == 1) & ~np.any([np.zeros(rank, dtype=bool), *doubtful], axis=0)
-    single = [p for p, sure in zip(np.repeat(np.array(chosen, dtype=object), counts), alone, strict=True) if sure]
-    directions = np.array([outputs @ p.outputs[:, 0] for p in single]).reshape(-1, len(outputs))
-    return _proved(Units(directions, rows[alone]), single, tensor) if single else no_units(len(outputs), D - 1)
+    return Terms(fewer, chosen, rows, inverse, others)
 
 
 def _refitted(patterns: list[Pattern], flat: Array) -> list[Pattern]:

@@ -16,6 +16,7 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
+from relumine.reconstruct.tensor.joint import jointly
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.units import Units, no_units
 
@@ -119,6 +120,10 @@ class Search:
             self._reached = max(self._reached, self._outputs_reached())
         return places
 
+    def gather(self, points: Array) -> None:
+        """Ask here, for the tensor around the first base: as many answers as it takes are none in vain."""
+        self._gathered += len(self.add(points, self.main))
+
     def _outputs_reached(self) -> int:
         """K, or fewer where outputs depend on each other, as those of probabilities do."""
         differences = np.moveaxis(self.rest[-4:] - self.rest[0], 1, 0).reshape(self.outputs, -1)
@@ -206,6 +211,15 @@ class Search:
         cluster.known = len(self.units)
         return False
 
+    def shared(self) -> Units | None:
+        """Units that explain what is left around the first base where several share a pattern; others would, too."""
+        fits = self._fitting(self.main, self.unexplained(self.main))
+        units = jointly(self._tensor(self.main, fits), self._rng, self._most) if fits else None
+        return None if units is None else self._unscaled(units)
+
+    def _unscaled(self, units: Units) -> Units:
+        return Units(units.outputs, np.hstack([units.rows[:, :-1], units.rows[:, -1:] * self._column]))
+
     def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
         """Some of these places at which few enough units switch that they can be told apart."""
         many = len(places) > self._most and cluster is self.main
@@ -242,7 +256,7 @@ class Search:
         """Whether some of these units contradict no piece that is explained already; they are kept."""
         if units is None or not len(units):
             return False
-        units = Units(units.outputs, np.hstack([units.rows[:, :-1], units.rows[:, -1:] * self._column]))
+        units = self._unscaled(units)
         on, right = units.on(self.seen.points), np.ones(len(units), dtype=bool)
         for cluster in self.clusters:
             explained = sorted(set(cluster.members) - set(self.unexplained(cluster)))
@@ -268,9 +282,9 @@ class Search:
             elif ranks and (ranks[-1] <= _FEW or self.main.failures > _SHARED):
                 self._split(0, places[0])
             else:
-                self._gathered += len(self.add(self._fresh(self._missing(ranks)), self.main))
+                self.gather(self._fresh(self.missing(ranks)))
 
-    def _missing(self, ranks: list[int]) -> int:
+    def missing(self, ranks: list[int]) -> int:
         """How many more points it takes to tell as many units apart as were seen to switch."""
         rank = ranks[-1] if ranks else 0
         needed = -(-(rank + _FREE) // self._reached) + 1
@@ -305,7 +319,7 @@ class Search:
                 cluster, ranks = self._opened(centre, 0.6 * cluster.radius), []
             elif len(cluster.members) > 2 and (ranks or [0])[-1] < self._aim / 2:
                 cluster.radius *= 2
-            self._around(cluster, min(self._missing(ranks), self._most))
+            self._around(cluster, min(self.missing(ranks), self._most))
             if self.peel(cluster) and (len(self.units) >= enough or self.peel(self.main)):
                 return
 

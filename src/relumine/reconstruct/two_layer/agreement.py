@@ -41,7 +41,7 @@ class Settings(Protocol):
     """What a run is told: the most gradient queries, and how many fresh points to compare."""
 
     @property
-    def limit(self) -> int: ...
+    def most(self) -> int: ...
 
     @property
     def points(self) -> int: ...
@@ -65,7 +65,7 @@ class Run(ABC):
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.asker = Asker(meter, rng, settings.limit)
+        self.asker = Asker(meter, rng, settings.most)
         self.comparison = self.asker.comparison
         self.polish: _Polish | None = None
 

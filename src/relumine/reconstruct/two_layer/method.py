@@ -1,23 +1,26 @@
 """TwoLayer: any network with one hidden layer, with K outputs from about 1.5 gradient queries per K hidden ReLUs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Oracle
+from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.result import Outcome, Reconstruction, attempt
+from relumine.reconstruct.tensor.ordinary import OrdinaryRun
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.agreement import Run
 from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.verification import FRESH_POINTS
+from relumine.reconstruct.verification.domain import rows_of
 
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
 _DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
 _LEAST = 10
+_MOST = 20_000
 
 
 @dataclass(frozen=True)
@@ -33,15 +36,24 @@ class TwoLayer:
 
     limit: give up after this many gradient queries; None means 20,000
     points: how many fresh points to compare, by value queries
+    inputs: ask these only, n×d or n×shape, in their order and as few as needed: what the explanations of ordinary
+        requests tell (tensor/ordinary.py). Units that never switch among them stay part of an affine function; the
+        outcome is then INCOMPLETE, and its remark says how many were found and how the clone agrees at unused inputs
     """
 
-    limit: int = 20_000
+    limit: int | None = None
     points: int = FRESH_POINTS
+    inputs: Array | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.limit < _LEAST or self.points < 1:
+        if self.most < _LEAST or self.points < 1:
             got = f"got {self.limit} and {self.points}"
             raise MisuseError(f"TwoLayer: expected limit >= {_LEAST} and points >= 1, {got}")
+
+    @property
+    def most(self) -> int:
+        """The most gradient queries."""
+        return _MOST if self.limit is None else self.limit
 
     def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
         offer = oracle.offer
@@ -50,23 +62,34 @@ class TwoLayer:
                 f"TwoLayer needs values and gradients; the oracle offers values={offer.values!r}, "
                 f"gradients={offer.gradients!r}. Use TwoLayerFromValues() where there are values only"
             )
+        if self.inputs is not None and (_one(offer) or offer.gradient_rows < offer.outputs):
+            raise MisuseError(
+                "TwoLayer(inputs=…) needs the gradients of two outputs or more at every input; the oracle offers "
+                f"{offer.gradient_rows} of {offer.outputs} {offer.values}. Leave inputs out to let it choose its own"
+            )
         meter = metered(oracle)
         before = meter.spent
         rng = np.random.default_rng(rng)
         run = self._run(meter, rng)
         outcome, remark = attempt(run.reconstruct)
-        left = self.limit - meter.spent.since(before).gradient_queries
-        if outcome in _DOUBTED and isinstance(run, TensorRun) and left >= _LEAST:
+        left = self.most - meter.spent.since(before).gradient_queries
+        if outcome in _DOUBTED and type(run) is TensorRun and left >= _LEAST:
             run = LineRun(replace(self, limit=left), meter, rng)
             outcome, remark = attempt(run.reconstruct)
-        if isinstance(run, Run) and run.smooth(outcome):
-            run = SmoothRun(meter, rng, run.asker.seen(), limit=self.limit, points=self.points)
+        if self.inputs is None and isinstance(run, Run) and run.smooth(outcome):
+            run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)
             outcome, remark = attempt(run.reconstruct)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
 
     def _run(self, meter: Metered, rng: np.random.Generator) -> Run | TopRun | SmoothRun:
         offer = meter.offer
+        if self.inputs is not None:
+            return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
         if offer.gradient_rows < offer.outputs:
-            return TopRun(meter, rng, limit=self.limit, points=self.points)
-        one = offer.outputs == 1 or (offer.outputs == 2 and offer.values == "probabilities")
-        return LineRun(self, meter, rng) if one else TensorRun(self, meter, rng)
+            return TopRun(meter, rng, limit=self.most, points=self.points)
+        return LineRun(self, meter, rng) if _one(offer) else TensorRun(self, meter, rng)
+
+
+def _one(offer: Offer) -> bool:
+    """Whether outputs are multiples of one."""
+    return offer.outputs == 1 or (offer.outputs == 2 and offer.values == "probabilities")

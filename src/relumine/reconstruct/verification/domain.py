@@ -61,7 +61,7 @@ class Domain:
     @classmethod
     def as_they_are(cls, offer: Offer, inputs: Array | None) -> "Domain":
         """The same with x = z."""
-        rows = np.empty((0, offer.dimension)) if inputs is None else np.unique(_flat(offer, inputs), axis=0)
+        rows = np.empty((0, offer.dimension)) if inputs is None else np.unique(rows_of(offer, inputs), axis=0)
         return cls(offer, np.zeros(offer.dimension), np.ones(offer.dimension), rows)
 
     @property
@@ -194,7 +194,8 @@ def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:
     return low + (high - low) * share
 
 
-def _flat(offer: Offer, inputs: Array) -> Array:
+def rows_of(offer: Offer, inputs: Array) -> Array:
+    """Given inputs n×d or n×shape as n×d, if they are inputs of this target."""
     rows = np.asarray(inputs)
     if rows.ndim < 2 or not len(rows):
         raise MisuseError(f"inputs: expected n inputs of shape {offer.inputs}, got an array of shape {rows.shape}")
