@@ -136,8 +136,8 @@ def smooth(seeds: int = 10) -> Iterator[Case]:
 
 def mnist(seeds: int = 5) -> Iterator[Case]:
     """Torch modules trained on MNIST in float32."""
-    for seed, values in product(_unseen(seeds), ("logits", "probabilities")):
-        yield _case("mnist", "MNIST", (784, 128, 10), "TwoLayer", seed, dtype="float32", values=values)
+    for h, values, seed in product((128, 256), ("logits", "probabilities"), _unseen(seeds)):
+        yield _case("mnist", "MNIST", (784, h, 10), "TwoLayer", seed, dtype="float32", values=values)
 
 
 def few(seeds: int = 10) -> Iterator[Case]:

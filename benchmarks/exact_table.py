@@ -15,7 +15,12 @@ Rows = list[Row]
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "benchmarks.md"
 # Tables that stand elsewhere, beside what they show.
-ELSEWHERE = {"rounded": DOCS / "two-layer.md"}
+ELSEWHERE = dict.fromkeys(("tensor", "smooth", "rounded"), DOCS / "two-layer.md") | {
+    "readme": DOCS.parent / "README.md"
+}
+
+# Experiments that share one table.
+SEVERAL_OUTPUTS = ("tensor", "few", "wide")
 
 # A clone that is called recovered and is further from its target than this is wrong.
 WRONG = {"float64": 1e-6, "float32": 1e-3}
@@ -27,7 +32,10 @@ EQUIVALENT, NEAR = 1e-6, 1e-2
 
 def write(rows: dict[str, Rows]) -> None:
     """Replace what stands between the markers ``<!-- table NAME -->`` and ``<!-- end -->``."""
+    rows = rows | {"tensor": [row for name in SEVERAL_OUTPUTS for row in rows[name]]}
+    rows = {name: found for name, found in rows.items() if name not in SEVERAL_OUTPUTS[1:]}
     tables = {name: TABLES[name](found) for name, found in rows.items() if found}
+    tables["readme"] = _readme([row for row in rows["tensor"] + rows["float64"] if row["h"] >= 64])
     tables["summary"] = _summary(rows)
     tables["runs"] = _runs([row for found in rows.values() for row in found])
     for name, table in tables.items():
@@ -154,6 +162,16 @@ QUERIES: tuple[Column, ...] = (
 )
 
 
+def _count(field: str) -> Callable[[Rows], str]:
+    return lambda rows: f"{median(row[field] for row in rows):,.0f} ({max(row[field] for row in rows):,})"
+
+
+COUNTS: tuple[Column, ...] = (
+    ("gradient queries, median (max)", _count("gradient_queries")),
+    ("value queries, median (max)", _count("value_queries")),
+)
+
+
 def _power(rows: Rows) -> str:
     counts = [row["value_queries"] for row in rows]
     return f"2^{log2(fmean(counts)):.2f} (2^{log2(max(counts)):.2f})"
@@ -199,6 +217,14 @@ def _stated(rows: Rows) -> str:
     return f"{median(row['accuracy'] for row in recovered(rows)):.1e} ({max(found):.1f})" if found else "–"
 
 
+_readme = _table(
+    ("network", _network),
+    ("recovered", _share),
+    *COUNTS,
+    ("worst error", _worst),
+    by=("d", "h", "K"),
+)
+
 TABLES: dict[str, Callable[[Rows], str]] = {
     "rounded": _table(
         ("network", _network),
@@ -209,6 +235,35 @@ TABLES: dict[str, Callable[[Rows], str]] = {
         ("accuracy stated, median (largest error / stated)", _stated),
         *QUERIES[:1],
         QUERIES[2],
+    ),
+    "tensor": _table(
+        ("network", _network),
+        ("biases", _biases),
+        ("recovered", _share),
+        ("worst error", _worst),
+        *COUNTS,
+        ("gradient queries per unit, mean", lambda rows: f"{fmean(_per_unit(rows)):.2f}"),
+        ("seconds, median", _seconds),
+    ),
+    "smooth": _table(
+        ("network", _network),
+        ("activation", lambda rows: str(rows[0]["target"]).removeprefix("random, ")),
+        ("named", lambda rows: ", ".join(sorted({str(row["activation"]) for row in rows}))),
+        ("recovered", _share),
+        ("worst error", _worst),
+        *COUNTS,
+        ("seconds, median", _seconds),
+    ),
+    "mnist": _table(
+        ("network", _network),
+        ("answers", _field("values")),
+        ("accuracy on test images", _score),
+        ("recovered", _share),
+        ("worst error", _worst),
+        ("worst error on test images", lambda rows: _worst(rows, "error_on_data")),
+        ("least agreement on test images", _agreement),
+        *COUNTS,
+        ("seconds, median", _seconds),
     ),
     "float64": _table(
         ("network", _network),
@@ -296,7 +351,8 @@ def _most(rows: Rows, smallest: int, largest: int = 10_000) -> str:
 
 
 def _summary(rows: dict[str, Rows]) -> str:
-    ten, one = ([row for row in rows["float64"] if row["K"] == K] for K in (10, 1))
+    ten, few = ([row for row in rows["tensor"] if (row["K"] == 10) is several] for several in (True, False))
+    one, smooth, mnist = rows["float64"], rows["smooth"], rows["mnist"]
     single, small = rows["float32"], [row for row in rows["values"] if row["h"] == 128]
     trained, timed = rows["sklearn"], rows["seconds"]
     every = [row for found in rows.values() for row in found if row["method"] != "ART"]
@@ -305,7 +361,26 @@ def _summary(rows: dict[str, Rows]) -> str:
             "`TwoLayer`, K = 10, float64",
             ten,
             _above(ten, 1e-9),
-            _most(ten, 64),
+            *(f"{_network(group)} {_count('gradient_queries')(group)}" for group in _groups(ten, ("d", "h", "K"))),
+            "gradient queries: median (max)",
+        ),
+        _claim(
+            "`TwoLayer`, K = 2 and 3, float64",
+            few,
+            _above(few, 1e-9),
+            *(f"{_network(group)} {_count('gradient_queries')(group)}" for group in _groups(few, ("d", "h", "K"))),
+            "gradient queries: median (max)",
+        ),
+        _claim("`TwoLayer`, smooth activations", smooth, _above(smooth, 1e-8)),
+        _claim(
+            "`TwoLayer`, trained on MNIST, float32, logits and probabilities",
+            mnist,
+            _above(mnist, 1e-4),
+            *(
+                [f"agreement ≥ {_agreement(mnist)}", f"{_count('gradient_queries')(mnist)} gradient queries"]
+                if mnist
+                else []
+            ),
         ),
         _claim(
             "`TwoLayer`, K = 1, float64",
@@ -343,7 +418,7 @@ def _summary(rows: dict[str, Rows]) -> str:
 def _runs(rows: Rows) -> str:
     failed = [row for row in rows if row["method"] != "ART" and row["outcome"] != "RECOVERED"]
     ours = sum(row["method"] != "ART" for row in rows)
-    versions = "; ".join(sorted({str(row["versions"]) for row in rows}))
+    versions = ", ".join(dict.fromkeys(part for row in rows for part in str(row["versions"]).split(", ")))
     return "\n".join(
         [
             fill(

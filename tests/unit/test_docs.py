@@ -15,7 +15,7 @@ ADDING = sorted((DOCS / "adding").glob("*.md"))
 # Written by people or by generators of ours: cli.md is made by typer, word for word.
 PAGES = [*DOCS.glob("../*.md"), *sorted(path for path in DOCS.rglob("*.md") if path.name != "cli.md")]
 LONGEST_LINE, LONGEST_TABLE = 120, 30
-UNDER_WORK = {"two-layer.md", "deep.md"}
+UNDER_WORK = {"deep.md"}
 # Instead: linear region, pre-activation, observation, ReLU smoothing, orientation, Gauss–Newton, the number itself.
 PRIVATE_WORDS = (
     *("cells?", "signals?", "sights?", "round corners", "which way around", "Gauss and Newton"),
