@@ -262,8 +262,8 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
     errors = {"error": relative_error(result.predict, target.truth, points)}
     if target.data is not None:
         errors["error_on_data"] = relative_error(result.predict, target.truth, target.data)
-    if case.experiment == "mnist":
-        errors["agreement"] = agreement(result.predict, target.truth, target.data)
+        if case.experiment == "mnist":
+            errors["agreement"] = agreement(result.predict, target.truth, target.data)
     if case.experiment == "rounded" and case.K > 1:
         errors["agreement"] = agreement(result.predict, target.truth, points)
     return errors

@@ -110,30 +110,18 @@ def asked_as_function(network: Network, gradients: GradientKind = "all") -> Targ
 
 # How torch computes each activation, so that no target shares code with the method.
 ACTIVATIONS = {
-    "gelu": torch.nn.functional.gelu,
-    "silu": torch.nn.functional.silu,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "softplus": torch.nn.functional.softplus,
+    "gelu": torch.nn.GELU(),
+    "silu": torch.nn.SiLU(),
+    "tanh": torch.nn.Tanh(),
+    "sigmoid": torch.nn.Sigmoid(),
+    "softplus": torch.nn.Softplus(),
 }
-
-
-class _Smooth(torch.nn.Module):
-    """A network's weights with another activation than ReLU."""
-
-    def __init__(self, network: Network, activation: str) -> None:
-        super().__init__()
-        self.layers = network.module("float64")
-        self.activation = ACTIVATIONS[activation]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.layers[2](self.activation(self.layers[0](x)))
-        return outputs
 
 
 def smooth_target(network: Network, activation: str) -> Target:
     """The network with this activation, as a float64 torch module."""
-    module = _Smooth(network, activation)
+    first, _, last = network.module("float64").children()
+    module = torch.nn.Sequential(first, ACTIVATIONS[activation], last)
     truth = torch.no_grad()(lambda points: module(torch.as_tensor(points)).numpy())
     return Target(rl.TorchOracle(module, network.A.shape[1], values="logits"), truth)
 
@@ -174,11 +162,11 @@ def mnist_target(h: int, values: ValueKind, seed: int) -> Target:
     torch.manual_seed(seed)
     module = torch.nn.Sequential(torch.nn.Linear(784, h), torch.nn.ReLU(), torch.nn.Linear(h, 10))
     x, y = torch.tensor(train[0], dtype=torch.float32), torch.tensor(train[1])
-    optimiser = torch.optim.Adam(module.parameters(), lr=1e-3)
+    loss, optimiser = torch.nn.CrossEntropyLoss(), torch.optim.Adam(module.parameters(), lr=1e-3)
     for _ in range(3):
         for batch in torch.randperm(len(x)).split(128):  # type: ignore[no-untyped-call]
             optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            loss(module(x[batch]), y[batch]).backward()
             optimiser.step()
     network = network_of(module)
     score = float(np.mean(network.predict(test[0]).argmax(axis=1) == test[1]))

@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from exact_targets import Array, random_network
+from exact_targets import Array, asked_as_function, random_network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.tensor.observations import Observations
 
@@ -26,8 +26,8 @@ def patterns(count: int) -> tuple[Array, Array]:
     """The column space N×K×r of the differences at Gaussian points, and which unit switched where (N×h)."""
     network = random_network(d, h, K, True, SEED)
     x = 4 * np.random.default_rng([SEED, 4]).standard_normal((count + 1, d))
-    values, jacobians = network.query(x, gradients=True)
-    flat = Observations(x, values, jacobians, Noise(1e-16)).differences().reshape(count * K, -1)
+    answer = asked_as_function(network).oracle(x, gradients=True)
+    flat = Observations(x, answer.values, answer.jacobians, Noise(1e-16)).differences().reshape(count * K, -1)
     left, sizes, _ = np.linalg.svd(flat, full_matrices=False)
     rank = int((sizes > 1e-10 * sizes[0]).sum())
     on = x @ network.A.T + network.b > 0
@@ -43,13 +43,15 @@ def gaps(basis: Array) -> Array:
         g = ((numbers[:, None] >> np.arange(N)) & 1).astype(np.float64)
         shown = np.array([[((g @ projector[k, m]) * g).sum(axis=1) for m in range(K)] for k in range(K)])
         found.append(1 - np.linalg.eigvalsh(np.moveaxis(shown, 2, 0) / g.sum(axis=1)[:, None, None])[:, -1])
-    return np.maximum(np.concatenate(found), FLOOR)
+    result: Array = np.maximum(np.concatenate(found), FLOOR)
+    return result
 
 
 def places(switched: Array) -> Array:
     """Where the patterns of units stand among all, without those of units that never switched."""
     numbers = np.unique((switched.T @ (1 << np.arange(len(switched)))).astype(int))
-    return numbers[numbers > 0] - 1
+    result: Array = numbers[numbers > 0] - 1
+    return result
 
 
 def draw_patterns(axes: Axes, switched: Array) -> None:
@@ -65,7 +67,7 @@ def draw_patterns(axes: Axes, switched: Array) -> None:
 
 def draw_histogram(axes: Axes, switched: Array, found: Array) -> None:
     true = places(switched)
-    bins = np.geomspace(FLOOR, 1, 49)
+    bins = np.geomspace(FLOOR, 1, 49).tolist()
     axes.hist(np.delete(found, true), bins, color=OTHER, label=f"{len(found) - len(true):,} others")
     axes.hist(found[true], bins, color=TRUE, label=f"{len(true)} patterns of units")
     axes.set(
