@@ -169,7 +169,7 @@ SUBJECTS: dict[str, Subject] = {
     "torch, top": lambda: torch_oracle(gradients="top"),
     "torch, one output": lambda: torch_oracle(gradients=2),
     "torch, values only": lambda: torch_oracle(gradients="none"),
-    "torch, None": lambda: torch_oracle(gradients=None),
+    "torch, None, values only": lambda: torch_oracle(gradients=None),
     "torch, probabilities": lambda: torch_oracle(**probabilities),
     "torch, top probability": lambda: torch_oracle(gradients="top", **probabilities),
     "torch, sigmoid": lambda: torch_oracle(1, **probabilities),
@@ -258,7 +258,15 @@ SUBJECTS: dict[str, Subject] = {
 }
 
 
-@pytest.fixture(params=SUBJECTS, ids=[name.replace(", ", "-").replace(" ", "_") for name in SUBJECTS])
+VALUES_ONLY = [name for name in SUBJECTS if name.endswith("values only")]
+WITH_GRADIENTS = [name for name in SUBJECTS if name not in VALUES_ONLY]
+
+
+def dashed(name: str) -> str:
+    return name.replace(", ", "-").replace(" ", "_")
+
+
+@pytest.fixture(params=SUBJECTS, ids=dashed)
 def subject(request: pytest.FixtureRequest) -> Subject:
     return SUBJECTS[request.param]
 
@@ -318,13 +326,18 @@ def test_values_are_the_same_with_and_without_gradients(subject: Subject) -> Non
     assert close(asked(oracle, x).values, oracle(x, gradients=False).values, oracle.offer)
 
 
+@pytest.mark.parametrize("subject", VALUES_ONLY, ids=dashed, indirect=True)
+def test_gradients_that_are_not_offered_are_misuse(subject: Subject) -> None:
+    oracle = subject()
+    assert oracle.offer.gradients == "none"
+    with pytest.raises(rl.MisuseError, match="offers none"):
+        oracle(some_inputs(oracle.offer), gradients=True)
+
+
+@pytest.mark.parametrize("subject", WITH_GRADIENTS, ids=dashed, indirect=True)
 def test_gradients_agree_with_differences_of_the_values(subject: Subject) -> None:
     oracle = subject()
     offer = oracle.offer
-    if offer.gradients == "none":
-        with pytest.raises(rl.MisuseError, match="offers none"):
-            oracle(some_inputs(offer), gradients=True)
-        return
     x = some_inputs(offer)
     answer = oracle(x, gradients=True)
     step, tolerance = (1e-6, 1e-6) if offer.dtype == "float64" else (3e-3, 3e-3)

@@ -241,18 +241,25 @@ def test_the_box_is_passed_on() -> None:
     assert rl.TorchOracle(mlp(), 6, box=(0, 1)).offer.box == (0, 1)
 
 
+def exported(module: nn.Module, rows: int) -> torch.export.ExportedProgram:
+    return torch.export.export(module, (torch.zeros(rows, 6).double(),))
+
+
 @pytest.mark.parametrize("rows", [1, 4])
-def test_exported_for_a_fixed_number_of_rows(rows: int) -> None:
-    module = mlp()
-    program = torch.export.export(module, (torch.zeros(rows, 6).double(),))
+def test_of_an_exported_program_the_module_is_asked_for(rows: int) -> None:
     with pytest.raises(rl.MisuseError, match=r"pass its \.module\(\)"):
-        rl.TorchOracle(program, 6)
-    if rows > 1:
-        with pytest.raises(rl.MisuseError, match="cannot take float64 inputs"):
-            rl.TorchOracle(program.module(), 6)
-        return
-    got = rl.TorchOracle(program.module(), 6)(some_inputs(), gradients=True)
+        rl.TorchOracle(exported(mlp(), rows), 6)
+
+
+def test_exported_for_one_row_is_asked_row_by_row() -> None:
+    module = mlp()
+    got = rl.TorchOracle(exported(module, 1).module(), 6)(some_inputs(), gradients=True)
     assert np.allclose(got.jacobians, rl.TorchOracle(module, 6)(some_inputs(), gradients=True).jacobians)
+
+
+def test_exported_for_several_rows_is_misuse() -> None:
+    with pytest.raises(rl.MisuseError, match="cannot take float64 inputs"):
+        rl.TorchOracle(exported(mlp(), 4).module(), 6)
 
 
 def test_a_module_made_in_inference_mode_answers_values_only() -> None:
