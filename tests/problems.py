@@ -5,7 +5,7 @@
 >>> assert error(result, problem) < 1e-9
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -523,3 +523,11 @@ def error(
     truth = problem.predict(x)
     largest = np.abs(truth).max()
     return float(np.abs(result.predict(x) - truth).max() / (largest if largest > 0 else 1.0))
+
+
+def recovered(runs: Iterable[tuple[Problem, rl.Reconstruction]], tolerance: float) -> int:
+    """How many of the runs are called recovered; every one of those must be right."""
+    good = [(problem, result) for problem, result in runs if result.outcome is rl.Outcome.RECOVERED]
+    for problem, result in good:
+        assert error(result, problem) <= tolerance
+    return len(good)

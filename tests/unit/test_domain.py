@@ -40,8 +40,8 @@ def test_data_at_another_scale_are_where_the_clone_is_right(seed, values):
     assert given.outcome is RECOVERED
     assert given.hidden == (5,)
     assert error(given, problem, data) < 1e-8
-    # Without the data it is found, or said not to be.
-    assert other.outcome is not RECOVERED or error(other, problem, data) < 1e-6
+    # Without the data no scale that is compared shows it, and that is said.
+    assert other.outcome in (rl.Outcome.INCOMPLETE, rl.Outcome.SATURATED)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,7 +72,8 @@ def test_a_float32_target_is_asked_at_numbers_it_can_represent():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_unit_that_is_on_only_where_the_data_are_is_found_or_missed_aloud(seed):
+@pytest.mark.parametrize("method", [rl.Linear, rl.Auto, rl.Deep])
+def test_a_bend_only_where_the_data_are_is_noticed(method, seed):
     """A bump in the orthant of the data: a point in 2^12 of N(0, I) is near it."""
     rng = np.random.default_rng(seed)
     W, d = rng.standard_normal((2, 12)), 12
@@ -85,20 +86,21 @@ def test_a_unit_that_is_on_only_where_the_data_are_is_found_or_missed_aloud(seed
 
     oracle = rl.FunctionOracle(query, rl.Offer((d,), 2, values="real"))
     data = np.abs(rng.standard_normal((100, d)))
-    for method in (rl.Linear(inputs=data), rl.Auto(inputs=data), rl.Deep(inputs=data)):
-        result = method(oracle, rng=seed)
-        truth = query(data, False)[0]
-        assert result.outcome is not RECOVERED or np.abs(result.predict(data) - truth).max() < 1e-6
+    assert method(inputs=data)(oracle, rng=seed).outcome is not RECOVERED
 
 
-@pytest.mark.parametrize("far", [1e2, 1e4, 1e7])
-def test_a_unit_far_from_the_origin_is_not_overlooked(far):
+@pytest.mark.parametrize(
+    ("far", "outcome"),
+    [(1e2, RECOVERED), (1e4, rl.Outcome.INCOMPLETE), (1e7, rl.Outcome.INCOMPLETE)],
+)
+def test_a_unit_far_from_the_origin_is_not_overlooked(far, outcome):
     problem, rng = two_layer(6, 5, 2, seed=4), np.random.default_rng(0)
     centre = far * np.ones(6)
     problem = problem.changed(b=np.append(-problem.A[0] @ centre, problem.b[1:]))
     data = centre + rng.standard_normal((100, 6))
     result = rl.Auto(inputs=data)(problem.oracle, rng=0)
-    assert result.outcome is not RECOVERED or error(result, problem, data) < 1e-6
+    assert result.outcome is outcome
+    assert outcome is not RECOVERED or error(result, problem, data) < 1e-6
     if far < 1e5:  # without the data it shows at some scale
         assert rl.Auto()(problem.oracle, rng=0).outcome is RECOVERED
 

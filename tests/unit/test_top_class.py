@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import relumine as rl
-from problems import DEGENERATE, FOREIGN, Boxed, Capped, Problem, error, two_hidden_layers, two_layer
+from problems import DEGENERATE, FOREIGN, Boxed, Capped, Problem, error, recovered, two_hidden_layers, two_layer
 
 RECOVERED = rl.Outcome.RECOVERED
 probabilities = {"values": "probabilities"}
@@ -60,16 +60,14 @@ def test_units_that_the_explained_output_does_not_see_are_not_overlooked():
 
 
 def test_a_unit_without_weight_on_some_outputs_shows_where_another_is_on_top():
-    outcomes = []
+    runs = []
     for seed in range(8):
         problem = two_layer(10, 8, 4, seed=seed, gradients="top")
         W = problem.W.copy()
         W[seed % 4, 3] = 0
         problem = problem.changed(W=W)
-        result = run(problem, rng=seed)
-        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-8
-        outcomes.append(result.outcome)
-    assert outcomes.count(RECOVERED) >= 6  # one output may be on top all along a boundary
+        runs.append((problem, run(problem, rng=seed)))
+    assert recovered(runs, 1e-8) >= 7  # one output may be on top all along a boundary
 
 
 @pytest.mark.parametrize("gradients", ["top", 0, 1])
@@ -111,13 +109,17 @@ def test_float32_is_as_exact_as_it_allows():
 # What is not
 
 
+# Of two seeds, those recovered where it is not both: units that are on where every probability is saturated, and a unit
+# without weight on an output that is on top all along its boundary.
+SOME = {("always_on_units", "probabilities"): 0, ("zero_output_weights", "logits"): 1}
+
+
 @pytest.mark.parametrize("values", ["logits", "probabilities"])
-@pytest.mark.parametrize("make", DEGENERATE.values(), ids=DEGENERATE)
-def test_degenerate_targets_are_right_or_not_called_recovered(make, values):
-    for seed in range(2):
-        problem = make(3, seed, gradients="top", values=values)
-        result = run(problem, rng=seed)
-        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-8
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_degenerate_targets_are_recovered_or_it_says_so(name, values):
+    problems = [DEGENERATE[name](3, seed, gradients="top", values=values) for seed in range(2)]
+    runs = ((problem, run(problem, rng=seed)) for seed, problem in enumerate(problems))
+    assert recovered(runs, 1e-8) >= SOME.get((name, values), 2)
 
 
 @pytest.mark.parametrize("values", ["logits", "probabilities"])

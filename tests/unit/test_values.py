@@ -24,6 +24,7 @@ from problems import (
     dead_region,
     error,
     linear,
+    recovered,
     two_layer,
 )
 
@@ -33,10 +34,6 @@ RECOVERED = rl.Outcome.RECOVERED
 def run(problem: Problem, rng: int = 0, most: int = 30_000, **options: object) -> rl.Reconstruction:
     """A run that sees no gradients and may ask so many rows and no more."""
     return rl.TwoLayerFromValues(**options)(Capped(problem.changed(gradients="none").oracle, most), rng=rng)
-
-
-def right_or_said_so(problem: Problem, result: rl.Reconstruction, tolerance: float = 1e-6) -> bool:
-    return result.outcome is not RECOVERED or error(result, problem) <= tolerance
 
 
 # Fresh targets
@@ -88,12 +85,16 @@ def test_the_size_of_outputs_does_not_matter(K, scale):
 # Degenerate and foreign targets
 
 
+# Of three seeds, those recovered where it is not all of them.
+SOME = {("always_on_units", 1): 2, ("close_kinks", 2): 2, ("close_kinks", 3): 1}
+
+
 @pytest.mark.parametrize("K", [1, 2, 3])
 @pytest.mark.parametrize("name", DEGENERATE)
 def test_degenerate_targets_are_recovered_or_it_says_so(name, K):
-    for seed in range(3):
-        problem = DEGENERATE[name](K, seed)
-        assert right_or_said_so(problem, run(problem, rng=seed))
+    problems = [DEGENERATE[name](K, seed) for seed in range(3)]
+    runs = ((problem, run(problem, rng=seed)) for seed, problem in enumerate(problems))
+    assert recovered(runs, 1e-6) >= SOME.get((name, K), 3)
 
 
 @pytest.mark.parametrize("K", [1, 3])
@@ -135,45 +136,54 @@ def test_a_line_that_starts_where_every_unit_is_off(K, offset):
     """The first value looks like a rounded number: that says nothing about the others."""
     for seed in range(4):
         problem = dead_region(K, seed).changed(c=np.full(K, offset))
-        assert right_or_said_so(problem, run(problem, rng=seed))
+        result = run(problem, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-6
 
 
 @pytest.mark.parametrize("gap", [1e-1, 1e-3, 1e-5, 1e-7])
 @pytest.mark.parametrize("K", [1, 2])
 def test_two_kinks_closer_than_any_step(K, gap):
-    for seed in range(4):
-        problem = close_kinks(K, seed, gap)
-        assert right_or_said_so(problem, run(problem, rng=seed))
+    runs = ((problem := close_kinks(K, seed, gap), run(problem, rng=seed)) for seed in range(4))
+    assert recovered(runs, 1e-6) >= (3 if (K, gap) == (2, 1e-7) else 4)
 
 
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("values", ["logits", "probabilities"])
-@pytest.mark.parametrize("decimals", [2, 4, 6, 8])
+@pytest.mark.parametrize("decimals", [4, 6, 8])
 @pytest.mark.parametrize("K", [1, 3])
-def test_rounded_values_end_and_never_make_a_wrong_network_recovered(K, decimals, values):
-    for seed in range(2):
-        problem = two_layer(8, 5, K, seed=seed, values=values)
-        try:
-            result = run(problem.changed(decimals=decimals), rng=seed)
-        except rl.BadAnswerError:  # rounded probabilities do not sum to 1
-            continue
-        assert right_or_said_so(problem, result, 1e-3)
+def test_four_decimals_are_enough(K, decimals, values, seed):
+    problem = two_layer(8, 5, K, seed=seed, values=values)
+    result = run(problem.changed(decimals=decimals), rng=seed)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-3
 
 
+@pytest.mark.parametrize(("K", "values"), [(1, "logits"), (1, "probabilities"), (3, "logits")])
+def test_two_decimals_are_not(K, values):
+    assert run(two_layer(8, 5, K, values=values, decimals=2)).outcome is rl.Outcome.NOT_VERIFIED
+
+
+def test_probabilities_that_rounding_keeps_from_summing_to_one_are_a_bad_answer():
+    with pytest.raises(rl.BadAnswerError, match="sum"):
+        run(two_layer(8, 5, 3, values="probabilities", decimals=2))
+
+
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("K", [1, 3])
-def test_float32_ends_and_never_makes_a_wrong_network_recovered(K):
-    for seed in range(4):
-        problem = two_layer(8, 5, K, seed=seed, dtype="float32")
-        assert right_or_said_so(problem, run(problem, rng=seed), 1e-3)
+def test_float32_is_enough(K, seed):
+    problem = two_layer(8, 5, K, seed=seed, dtype="float32")
+    result = run(problem, rng=seed)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-3
 
 
-@pytest.mark.parametrize("K", [1, 3])
-def test_behind_a_softmax(K):
-    for seed in range(4):
-        problem = two_layer(10, 6, K, seed=seed, values="probabilities")
-        result = run(problem, rng=seed)
-        # A sigmoid saturates early: a line as short as that may miss units, and then it says so.
-        assert result.outcome is RECOVERED or K == 1
-        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-6
+# A sigmoid saturates early: a line as short as that may miss units, and then it says so.
+@pytest.mark.parametrize(("K", "least"), [(1, 3), (3, 4)])
+def test_behind_a_softmax(K, least):
+    problems = [two_layer(10, 6, K, seed=seed, values="probabilities") for seed in range(4)]
+    runs = ((problem, run(problem, rng=seed)) for seed, problem in enumerate(problems))
+    assert recovered(runs, 1e-6) >= least
 
 
 class Inside:
@@ -195,21 +205,20 @@ class Inside:
 
 @pytest.mark.parametrize("box", [(-1.0, 1.0), (5.0, 6.0)])
 @pytest.mark.parametrize("K", [1, 3])
-def test_inside_a_box_nothing_is_asked_outside_and_nothing_wrong_is_recovered(K, box):
+def test_a_box_that_no_line_crosses_meeting_all_units_is_said_to_be_one(K, box):
+    """Exact values in a box: none of four seeds is recovered (rounded ones, fitted, are: test_values_noisy.py)."""
     for seed in range(4):
         problem = two_layer(6, 10, K, seed=seed, gradients="none")
         problem = problem.changed(b=problem.b - problem.A @ np.full(6, np.mean(box)))
         result = rl.TwoLayerFromValues()(Capped(Inside(Offering(problem.oracle, box=box)), 30_000), rng=seed)
-        if result.outcome is RECOVERED:
-            x = np.random.default_rng(3).uniform(*box, (10_000, 6))
-            truth = problem.predict(x)
-            assert np.abs(result.predict(x) - truth).max() <= 1e-6 * np.abs(truth).max()
+        assert result.outcome is rl.Outcome.NOT_VERIFIED
+        assert "no line inside the box met all units" in result.evidence.remark
 
 
 @pytest.mark.parametrize("data", [load_digits, load_wine, load_breast_cancer, load_diabetes])
 @pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "raw"])
 def test_trained_scikit_learn_networks(data, scaled):
-    """Logits and real values are recovered; probabilities are, or it says so."""
+    """All but one: the sigmoid of the scaled breast cancer network saturates before a line meets all units."""
     x, y = data(return_X_y=True)
     network = MLPRegressor if data is load_diabetes else MLPClassifier
     model = network(hidden_layer_sizes=(12,), max_iter=20, random_state=0)
@@ -221,7 +230,9 @@ def test_trained_scikit_learn_networks(data, scaled):
     for values in ("real",) if network is MLPRegressor else ("logits", "probabilities"):
         oracle = rl.SklearnOracle(model, values=values)
         result = rl.TwoLayerFromValues()(Capped(oracle, 30_000), rng=0)
-        assert result.outcome is RECOVERED or values == "probabilities"
-        if result.outcome is RECOVERED:
+        if (data, scaled, values) == (load_breast_cancer, True, "probabilities"):
+            assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+        else:
+            assert result.outcome is RECOVERED
             truth = oracle(x, gradients=False).values
             assert np.abs(result.predict(x) - truth).max() <= 1e-6 * np.abs(truth).max()
