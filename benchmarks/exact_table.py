@@ -350,6 +350,12 @@ def _most(rows: Rows, smallest: int, largest: int = 10_000) -> str:
     return f"for {widths} {gradients}, {everything:.2f} of both kinds"
 
 
+def _counts(rows: Rows) -> list[str]:
+    """Gradient queries of each network."""
+    counts = [f"{_network(group)} {_count('gradient_queries')(group)}" for group in _groups(rows, ("d", "h", "K"))]
+    return [*counts, "gradient queries: median (max)"]
+
+
 def _summary(rows: dict[str, Rows]) -> str:
     ten, few = ([row for row in rows["tensor"] if (row["K"] == 10) is several] for several in (True, False))
     one, smooth, mnist = rows["float64"], rows["smooth"], rows["mnist"]
@@ -361,26 +367,21 @@ def _summary(rows: dict[str, Rows]) -> str:
             "`TwoLayer`, K = 10, float64",
             ten,
             _above(ten, 1e-9),
-            *(f"{_network(group)} {_count('gradient_queries')(group)}" for group in _groups(ten, ("d", "h", "K"))),
-            "gradient queries: median (max)",
+            *_counts(ten),
         ),
         _claim(
             "`TwoLayer`, K = 2 and 3, float64",
             few,
             _above(few, 1e-9),
-            *(f"{_network(group)} {_count('gradient_queries')(group)}" for group in _groups(few, ("d", "h", "K"))),
-            "gradient queries: median (max)",
+            *_counts(few),
         ),
         _claim("`TwoLayer`, smooth activations", smooth, _above(smooth, 1e-8)),
         _claim(
             "`TwoLayer`, trained on MNIST, float32, logits and probabilities",
             mnist,
             _above(mnist, 1e-4),
-            *(
-                [f"agreement ≥ {_agreement(mnist)}", f"{_count('gradient_queries')(mnist)} gradient queries"]
-                if mnist
-                else []
-            ),
+            f"agreement ≥ {_agreement(mnist)}",
+            *_counts(mnist),
         ),
         _claim(
             "`TwoLayer`, K = 1, float64",
