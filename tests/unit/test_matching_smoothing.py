@@ -1,4 +1,4 @@
-"""Round corners: every way to write a ReLU, derivatives that are true, and a plain network at the end."""
+"""ReLU smoothing: every way to write a ReLU, derivatives that are true, and a plain network at the end."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from torch.nn import functional
 
 import relumine as rl
 from problems import two_layer
-from relumine.reconstruct.matching.smoothing import ReluSmoothing, _Rounded
+from relumine.reconstruct.matching.smoothing import ReluSmoothing, _SmoothedReLU
 
 WAYS = {
     "module": torch.nn.ReLU(),
@@ -36,8 +36,8 @@ def test_every_relu_is_rounded_near_the_corner_and_only_there(relu):
 
 def test_its_first_and_second_derivatives_are_true():
     z = points()[::3].clone().requires_grad_()
-    assert torch.autograd.gradcheck(lambda z: _Rounded.apply(z, 0.77), z)
-    assert torch.autograd.gradgradcheck(lambda z: _Rounded.apply(z, 0.77), z)
+    assert torch.autograd.gradcheck(lambda z: _SmoothedReLU.apply(z, 0.77), z)
+    assert torch.autograd.gradgradcheck(lambda z: _SmoothedReLU.apply(z, 0.77), z)
 
 
 def test_the_corner_becomes_sharp_before_the_end():

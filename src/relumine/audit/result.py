@@ -125,7 +125,8 @@ class Record:
     """What came out of a case.
 
     outcome:  a name of relumine.Outcome, "REFUSED" where the endpoint refused to go on, or "FAILED" with ``error``
-    spent:    value_queries, gradient_queries and floats, as the meter counted them
+    spent:    value_queries, gradient_queries and floats, as the meter counted them; confirming: those of the queries
+              that only confirmed a clone which was exact already
     measures: None where there is no clone
     """
 
@@ -149,8 +150,9 @@ class Record:
 
     @property
     def queries(self) -> int:
-        """Rows asked."""
-        return sum(self.spent.get(kind, 0) for kind in ("value_queries", "gradient_queries"))
+        """Rows that were needed: an attacker has the model before it is confirmed."""
+        asked = sum(self.spent.get(kind, 0) for kind in ("value_queries", "gradient_queries"))
+        return asked - self.spent.get("confirming", 0)
 
 
 @dataclass(frozen=True)

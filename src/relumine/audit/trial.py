@@ -25,7 +25,7 @@ from relumine.jobs.clock import TimeUp, limited
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.result import Reconstruction
+from relumine.reconstruct.result import Outcome, Reconstruction
 
 # Streams of randomness that are not the attack's.
 _NOISE_OF_VIEW, _NOISE_OF_DEFENCE = 1, 2
@@ -147,7 +147,7 @@ def run_case(target: Target, case: Case) -> Finished:
             meter = Metered(shown, budget=case.budget)
             with limited(target.settings.time_limit):
                 result = attack(meter, case.budget, case.seed, subject.attacker_pool(), oracle.offer.inputs)
-            return _finished(case, subject, oracle, result, started)
+            return _finished(case, subject, oracle, result, meter, started)
     except (Exception, TimeUp) as error:
         spent = {} if meter is None else meter.spent.counts
         return failed(case, f"{type(error).__name__}: {error}", spent, time.perf_counter() - started)
@@ -170,8 +170,11 @@ def _attack(case: Case, offer: Offer, chain: Chain | None, subject: Subject) -> 
     return attack
 
 
-def _finished(case: Case, subject: Subject, oracle: Oracle, result: Reconstruction, started: float) -> Finished:
+def _finished(
+    case: Case, subject: Subject, oracle: Oracle, result: Reconstruction, meter: Metered, started: float
+) -> Finished:
     clone = result.clone
+    confirming = meter.confirming if result.outcome is Outcome.RECOVERED else 0
     # What is tried out with adversarial examples of the clone's would be paid for at a server.
     judged = clone if oracle is subject.oracle else None
     measures = None if clone is None else clone_measures(result.predict, judged, oracle, subject.test)
@@ -180,7 +183,7 @@ def _finished(case: Case, subject: Subject, oracle: Oracle, result: Reconstructi
         outcome=result.outcome.name,
         remark=result.evidence.remark,
         error=None,
-        spent=result.spent.counts,
+        spent={**result.spent.counts, "confirming": confirming},
         measures=measures,
         seconds=round(time.perf_counter() - started, 2),
     )

@@ -115,6 +115,7 @@ class Metered:
         self._unused: set[Question] = set()  # on file and counted, but their asking was interrupted
         self._phases: dict[str, Tally] = {}
         self._phase = "asking"
+        self._confirming = 0
         self._units: int | None = None
         self._canary: Canary | None = None
         self._resumed = False
@@ -136,6 +137,11 @@ class Metered:
     def spent(self) -> Spent:
         """Everything asked so far; answers found in the ledger were paid for, so they count."""
         return Spent.of(self._phases)
+
+    @property
+    def confirming(self) -> int:
+        """Rows asked in a phase "verify" after the last row of any other: they changed nothing any more."""
+        return self._confirming
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -186,6 +192,8 @@ class Metered:
         per_row = self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
         tally = Tally(0 if gradients else rows, rows if gradients else 0, rows * per_row)
         self._phases[self._phase] = self._phases.get(self._phase, Tally()) + tally
+        if rows:
+            self._confirming = self._confirming + rows if self._phase == "verify" else 0
 
     def _ask_once(self, ledger: Ledger, rows: Array, gradients: bool) -> Answer:
         """Ask what is not on file, part by part, and put each part on file before anything else is done with it.
