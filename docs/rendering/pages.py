@@ -24,6 +24,7 @@ LINKED = (
 )
 # The rooms of public names in the order of the overview.
 TITLES = {
+    "auditing": "Auditing",
     "reconstruct": "Methods and results",
     "oracle": "Oracles",
     "adapt": "Adapters",
@@ -64,17 +65,22 @@ def api_pages() -> dict[str, str]:
         raise PluginError(f"public names come from {untitled}: add it to TITLES of {__file__} and to nav of mkdocs.yml")
     overview = ["# API", "", "```python", "import relumine as rl", "```", ""]
     for room, title in TITLES.items():
-        rows = [f"| [`rl.{name}`]({room}.md#relumine.{name}) | {_summary(name)} |" for name in rooms[room]]
+        rows = [f"| [`rl.{name}`]({room}.md#{_path(name)}) | {_summary(name)} |" for name in rooms[room]]
         overview += [f"## {title}", "", "| name | what it is |", "|---|---|", *rows, ""]
     pages = {"index": "\n".join(overview)}
     for room, names in rooms.items():
-        pages[room] = "\n\n".join([f"# {TITLES[room]}", *(f"::: relumine.{name}" for name in names)])
+        pages[room] = "\n\n".join([f"# {TITLES[room]}", *(f"::: {_path(name)}" for name in names)])
     return pages
+
+
+def _path(name: str) -> str:
+    """What the reference is made of: ``rl.audit`` is a package, too, so the function is named."""
+    return "relumine.auditing.audit" if name == "audit" else f"relumine.{name}"
 
 
 def _room(name: str) -> str:
     """The room that a public name comes from: relumine.oracle.base is of oracle."""
-    return str(getattr(rl, name).__module__).split(".")[1]
+    return "auditing" if name == "audit" else str(getattr(rl, name).__module__).split(".")[1]
 
 
 def _summary(name: str) -> str:

@@ -23,7 +23,8 @@ def site(tmp_path_factory):
 
 def test_every_public_name_has_its_place_in_the_reference(site):
     reference = "".join(page.read_text() for page in (site / "api").glob("*.html"))
-    assert not [name for name in rl.__all__ if f'id="relumine.{name}"' not in reference]
+    places = {"audit": "auditing.audit"}  # a package has that name, too
+    assert not [name for name in rl.__all__ if f'id="relumine.{places.get(name, name)}"' not in reference]
 
 
 def test_fields_of_records_and_members_of_enumerations_are_lists(site):
