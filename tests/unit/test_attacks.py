@@ -193,3 +193,17 @@ def test_gradients_teach_a_student_of_another_class_no_less_than_values_do():
     values, gradients = copied("logits", "values-only student"), copied("gradients", "learned")
     assert gradients >= max(values + 0.01, 0.95)
     assert gradients >= copied("top-gradient", "learned") - 0.015
+
+
+def test_ordinary_requests_tell_where_inputs_are_watched():
+    inputs = load_digits().data / 16
+    model = MLPClassifier((16,), random_state=0, max_iter=60).fit(inputs, load_digits().target)
+    seen = LEVELS["gradients"].of(rl.SklearnOracle(model, values="logits"))
+    for words in ("", "lines:10", "prada:0.9"):
+        chain = defend.parse(words) if words else None
+        oracle = chain(seen, rng=1) if chain else seen
+        named = {attack.key.name: attack for attack in attacks_for("gradients", oracle.offer, chain)}
+        result = named["exact, ordinary requests"](rl.Metered(oracle, budget=100), 100, 0, inputs[:400])
+        answers = seen(inputs[400:], gradients=False).values
+        assert (result.predict(inputs[400:]).argmax(1) == answers.argmax(1)).mean() >= 0.99
+        assert result.spent.queries <= 100

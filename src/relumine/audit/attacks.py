@@ -18,7 +18,7 @@ from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import Asked, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
 from relumine.audit.levels import SHAP
-from relumine.audit.result import AttackKey
+from relumine.audit.result import ORDINARY, AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
 from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
@@ -32,7 +32,7 @@ from relumine.reconstruct.portfolio.families import KINDS, Kind
 from relumine.reconstruct.portfolio.method import Portfolio
 from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
-from relumine.reconstruct.two_layer.method import TwoLayer
+from relumine.reconstruct.two_layer.method import TwoLayer, tells_units_apart
 from relumine.reconstruct.values.method import TwoLayerFromValues
 
 if TYPE_CHECKING:
@@ -150,6 +150,9 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
         ways = [*_ways(known)]
         about = _sentence("exact reconstruction from gradients", ways)
         yield Attack(AttackKey("exact", adapted=bool(ways)), about, _from_gradients(known))
+    if through and known.maps == GRADIENT and not known.coarse and tells_units_apart(offer):
+        about = "exact reconstruction from the explanations of ordinary requests, which no defence of inputs notices"
+        yield Attack(ORDINARY, about, _from_ordinary)
     better = not through or known.maps != GRADIENT or known.coarse
     if (known.true_values and better) or (known.rounded and not through):
         ways = [*_ways(replace(known, maps=GRADIENT, noise=0.0))]
@@ -194,6 +197,13 @@ def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
         return _behind(asker, at, known, known.maps)
 
     return method
+
+
+def _from_ordinary(at: Situation) -> Reconstruction:
+    if at.held is None:
+        return _nothing(Outcome.NOT_THIS_CLASS, MisuseError("no inputs like those of users are known"))
+    rows = Questions(at.oracle.offer, at.held, at.rng).draw(min(at.budget, len(at.held)))
+    return TwoLayer(inputs=rows)(at.oracle, at.rng)
 
 
 def _from_values(known: Knowledge) -> Callable[[Situation], Reconstruction]:

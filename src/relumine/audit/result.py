@@ -36,6 +36,7 @@ class AttackKey:
     of:       what it uses: explanations with the values that come with them, values alone, or of these the label
     adapted:  it makes gradients of other maps, or asks in a way that a defence answers
     averaged: each of its answers is the mean of several
+    ordinary: it asks inputs like those of the owner's users, and none of its own choice
     student:  what it trains
     """
 
@@ -43,6 +44,7 @@ class AttackKey:
     of: Literal["explanations", "values", "labels"] = "explanations"
     adapted: bool = False
     averaged: bool = False
+    ordinary: bool = False
     student: Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"] = (
         "two_layer"
     )
@@ -53,6 +55,7 @@ class AttackKey:
         base = _BASES[self.kind, self.of == "explanations"]
         form = {"two_layer": "", "conv": "convolutional"}.get(self.student, self.student)
         ways = {"adapted": self.adapted, "averaged": self.averaged, "labels": self.of == "labels", form: form != ""}
+        ways |= {"ordinary requests": self.ordinary}
         return ", ".join([base, *(way for way, used in ways.items() if used)])
 
 
@@ -62,6 +65,10 @@ _BASES = {
     ("student", True): "learned",
     ("student", False): "values-only student",
 }
+
+
+# From the explanations of requests that look like anybody's.
+ORDINARY = AttackKey("exact", ordinary=True)
 
 
 def attack_name(written: str, level: str) -> str:

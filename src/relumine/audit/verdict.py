@@ -9,7 +9,7 @@ from math import floor, log10, sqrt
 
 from relumine.audit.curves import REACHED
 from relumine.audit.data import GAUSSIAN
-from relumine.audit.result import MILESTONES, About, Control, Curve, Need, Record, Spread
+from relumine.audit.result import MILESTONES, ORDINARY, About, Control, Curve, Need, Record, Spread
 from relumine.audit.severity import judged
 from relumine.measures import CLOSE
 
@@ -42,7 +42,7 @@ def verdict_of(curves: Sequence[Curve], about: About) -> str:
             "good as one that has."
         )
     if exact is not None:
-        said = [_exact(exact, about), _without_explanations(exact, plain, "exact")]
+        said = [_exact(exact, about), _ordinary(exact, about), _without_explanations(exact, plain, "exact")]
         said.append(f"There was little to copy: {_constant_guess(about)}." if _constant(about) else "")
     elif reached is not None:
         said = [_imitated(reached, about), _without_explanations(reached, plain, REACHED)]
@@ -56,6 +56,17 @@ def _exact(curve: Curve, about: About) -> str:
     return (
         f"This model can be copied exactly. {_first_up(_runs(need, about))} an attacker who sees its {curve.label} "
         f"rebuilt it with {_spread(need.queries)}, and the copy answered like it at every point that was compared."
+    )
+
+
+def _ordinary(curve: Curve, about: About) -> str:
+    """What ordinary requests gave away before chosen inputs gave everything."""
+    found = [one for one in curve.points if one.attack == ORDINARY.name and one.agreement.mean >= _REACHED]
+    if not found or _constant(about):
+        return ""
+    return (
+        f"Even {found[-1].queries:,.0f} ordinary requests, none of them chosen, gave a copy that {_agrees(about)} on "
+        f"{found[-1].agreement.mean:.1%} of the {_inputs(about)}."
     )
 
 

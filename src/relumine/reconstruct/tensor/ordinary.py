@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from relumine.errors import BudgetError
 from relumine.oracle.base import Array
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.network import Network
@@ -48,11 +49,16 @@ class OrdinaryRun(TensorRun):
 
     def reconstruct(self) -> None:
         """Explain the first answers; then compare values at the next inputs, until none contradicts."""
-        self._find()
-        self._compare()
-        while len(self._wrong()):
-            self._mend()
+        try:
+            self._find()
             self._compare()
+            while len(self._wrong()):
+                self._mend()
+                self._compare()
+        except BudgetError:
+            if self.search is not None and self._left:
+                self._share()
+            raise
         self._judge()
 
     def _next(self, count: int) -> Array:
@@ -128,24 +134,30 @@ class OrdinaryRun(TensorRun):
             self._stop_with(left[-1])
         if (equal := len(self.comparison.points)) < self.settings.points:
             more = f"{equal} inputs were left to compare, {self.settings.points} are wanted"
-            raise Stop(Outcome.INCOMPLETE, self._remark(more))
+            raise Stop(Outcome.INCOMPLETE, self._remark(more, self._units))
         if (rank := self._never_off) > 0:
             more = f"a linear part of rank {rank} is left: at least as many units never switch, or it is a skip part"
-            raise Stop(Outcome.INCOMPLETE, self._remark(more))
+            raise Stop(Outcome.INCOMPLETE, self._remark(more, self._units))
 
     def _stop_with(self, rank: int) -> None:
         """End with answers that are not explained; where patterns are shared, by units that do the same there."""
-        search = self._searched
-        if units := search.shared():
-            remark = self._remark(f"{rank} more share patterns, and the clone has one choice of many for them")
-            search.accept(units)
-            raise Stop(Outcome.INCOMPLETE, remark)
-        outcome = Outcome.INCOMPLETE if self._units else Outcome.NOT_THIS_CLASS
-        raise Stop(outcome, self._remark(f"what differs besides has rank {rank}, more than these inputs tell apart"))
+        unknown = f"what differs besides has rank {rank}, more than these inputs tell apart"
+        shared = f"{rank} more share patterns, and the clone has one choice of many for them"
+        units = self._units
+        remark = self._remark(shared if self._share() else unknown, units)
+        foreign = not units and rank > self._searched.dimension
+        raise Stop(Outcome.NOT_THIS_CLASS if foreign else Outcome.INCOMPLETE, remark)
 
-    def _remark(self, more: str) -> str:
+    def _share(self) -> bool:
+        """Whether units were added that do at the answered inputs what is left, though others would, too."""
+        units = self._searched.shared()
+        if units is not None:
+            self._searched.accept(units)
+        return units is not None
+
+    def _remark(self, more: str, units: int) -> str:
         compared = "no input was left to compare" if self.compared is None else str(self.compared)
-        return f"{self._units} units that switch among {len(self._searched.seen)} inputs were found; {more}; {compared}"
+        return f"{units} units that switch among {len(self._searched.seen)} inputs were found; {more}; {compared}"
 
     @property
     def _never_off(self) -> int:

@@ -62,7 +62,7 @@ class TwoLayer:
                 f"TwoLayer needs values and gradients; the oracle offers values={offer.values!r}, "
                 f"gradients={offer.gradients!r}. Use TwoLayerFromValues() where there are values only"
             )
-        if self.inputs is not None and (_one(offer) or offer.gradient_rows < offer.outputs):
+        if self.inputs is not None and not tells_units_apart(offer):
             raise MisuseError(
                 "TwoLayer(inputs=…) needs the gradients of two outputs or more at every input; the oracle offers "
                 f"{offer.gradient_rows} of {offer.outputs} {offer.values}. Leave inputs out to let it choose its own"
@@ -88,6 +88,11 @@ class TwoLayer:
         if offer.gradient_rows < offer.outputs:
             return TopRun(meter, rng, limit=self.most, points=self.points)
         return LineRun(self, meter, rng) if _one(offer) else TensorRun(self, meter, rng)
+
+
+def tells_units_apart(offer: Offer) -> bool:
+    """Whether explanations of any inputs do, as ``inputs`` needs: those of two outputs or more at once."""
+    return offer.gradient_rows == offer.outputs and not _one(offer)
 
 
 def _one(offer: Offer) -> bool:
