@@ -174,6 +174,17 @@ def test_two_kinks_closer_than_any_step(K, gap):
         assert error(result, problem) <= 1e-8
 
 
+@pytest.mark.parametrize("seed", [600, 663, 700])
+def test_rows_that_span_a_plane(seed):
+    """Found among 1,200: units at angles of 1° to 3° taken for one, which is right but in the wedge between them."""
+    problem = two_layer(20, 12, bias=False, seed=seed)
+    left, sizes, right = np.linalg.svd(problem.A, full_matrices=False)
+    problem = problem.changed(A=(left[:, :2] * sizes[:2]) @ right[:2])
+    result = run(problem.oracle, rng=seed)
+    assert result.outcome is RECOVERED
+    assert error(result, problem) <= 1e-9
+
+
 @pytest.mark.parametrize("d", [1, 4])
 @pytest.mark.parametrize("K", [1, 3])
 def test_all_rows_parallel(d, K):

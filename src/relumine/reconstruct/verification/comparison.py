@@ -10,6 +10,11 @@ from relumine.reconstruct.verification.domain import Domain
 
 # In a box lines start in its inner part, this share of its width.
 _INSIDE = 0.9
+# Bounds a move to several boundaries at once where rows, which have length one, are dependent; not tuned.
+_RIDGE = 1e-6
+# So often every boundary is approached. In a plane two units taken for one are right everywhere but in the wedge
+# between them: about a third of the points close to it lie inside, and 0.67^16 = 0.2 % of such pairs are overlooked.
+_PLANE, _TIMES, _TIMES_IN_A_PLANE = 2, 4, 16
 
 
 class Comparison:
@@ -81,13 +86,15 @@ class Comparison:
         return np.flatnonzero(self.misses(model) > tolerance)
 
     def challenge(self, model: Shallow) -> None:
-        """Ask close to the boundary of every unit, four times over."""
-        gram = model.rows @ model.rows.T
-        self.ask(np.concatenate([self._near_boundaries(model, gram) for _ in range(4)]))
+        """Ask close to the boundary of every unit, several times over."""
+        rank = int(np.linalg.matrix_rank(model.rows, tol=np.sqrt(_RIDGE))) if model.units else 0
+        # Dependent rows: no point is close to the boundaries of more units than their rank at once.
+        per_point = max(1, (self._oracle.offer.dimension if rank == model.units else rank) // 2)
+        gram, times = model.rows @ model.rows.T, _TIMES_IN_A_PLANE if rank <= _PLANE else _TIMES
+        self.ask(np.concatenate([self._near_boundaries(model, gram, per_point) for _ in range(times)]))
 
-    def _near_boundaries(self, model: Shallow, gram: Array) -> Array:
-        """Fresh points, each moved so that up to d/2 units' signals become small numbers of random sign and size."""
-        per_point = max(1, self._oracle.offer.dimension // 2)
+    def _near_boundaries(self, model: Shallow, gram: Array, per_point: int) -> Array:
+        """Fresh points, each moved so that several units' pre-activations are small numbers of random sign and size."""
         order = self._rng.permutation(model.units)
         groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
         points = [
@@ -101,6 +108,6 @@ class Comparison:
         small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
         missing = small - model.active(start[None])[0, units]
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
-        shares = np.linalg.solve(gram[np.ix_(units, units)] + 1e-6 * np.eye(len(units)), missing)
+        shares = np.linalg.solve(gram[np.ix_(units, units)] + _RIDGE * np.eye(len(units)), missing)
         moved: Array = start + shares @ model.rows[units]
         return self.representable(moved)
