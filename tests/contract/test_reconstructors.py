@@ -1,7 +1,7 @@
 """One list of reconstructors, one contract: whoever asks, these hold."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 import relumine as rl
 from problems import (
     FOREIGN,
+    SMOOTH,
     Breaking,
     Capped,
     Counting,
@@ -24,6 +25,7 @@ from problems import (
     error,
     linear,
     network,
+    recovered,
     two_layer,
 )
 from relumine.reconstruct.export import load
@@ -33,12 +35,22 @@ RECOVERED = rl.Outcome.RECOVERED
 
 @dataclass(frozen=True)
 class Subject:
-    """A reconstructor, a target of its own class, how exact it must be, and a bound on its queries of any kind."""
+    """A reconstructor, a target of its own class, and what is demanded of it.
+
+    exact:    how close what it recovers must be
+    most:     a bound on its queries of any kind
+    decimals: its target is recovered from answers of this many decimals or more; None: it may always give up
+    float32:  whether its target is recovered from float32 that is offered as float64
+    also:     targets among FOREIGN that it recovers
+    """
 
     method: rl.Reconstructor
     target: Callable[..., Problem]
     exact: float = 1e-9
     most: int = 3000
+    decimals: int | None = None
+    float32: bool = True
+    also: Collection[str] = ()
 
     def run(self, oracle: rl.Oracle, rng: int = 1) -> rl.Reconstruction:
         return self.method(Capped(oracle, self.most), rng=rng)
@@ -63,45 +75,72 @@ def straight(**fields: object) -> Problem:
 values_only = {"gradients": "none"}
 probabilities = {"values": "probabilities"}
 top_class = {"gradients": "top"}
+DEEPER = ["two_hidden_layers"]
 SUBJECTS: dict[str, Subject] = {
-    "TwoLayer": Subject(rl.TwoLayer(), of(8, 5, 3)),
-    "TwoLayer, K=1": Subject(rl.TwoLayer(), of(8, 5)),
-    "TwoLayer, probabilities": Subject(rl.TwoLayer(), of(8, 5, 3, **probabilities)),
-    "TwoLayer, sigmoid": Subject(rl.TwoLayer(), of(8, 5, **probabilities)),
-    "TwoLayer, float32": Subject(rl.TwoLayer(), of(8, 5, 3, dtype="float32"), exact=1e-5),
-    "TwoLayer, top class": Subject(rl.TwoLayer(), of(8, 5, 3, **top_class)),
-    "TwoLayer, top class, float32": Subject(rl.TwoLayer(), of(8, 5, 3, dtype="float32", **top_class), exact=1e-4),
-    "TwoLayer, top probability": Subject(rl.TwoLayer(), of(8, 5, 3, **top_class, **probabilities), exact=1e-8),
-    "TwoLayer, an output's gradient": Subject(rl.TwoLayer(), of(8, 5, 3, gradients=1)),
-    "TwoLayerFromValues": Subject(rl.TwoLayerFromValues(), of(8, 5, 3, **values_only), exact=1e-7),
-    "TwoLayerFromValues, K=1": Subject(rl.TwoLayerFromValues(), of(8, 5, **values_only), exact=1e-7),
+    "TwoLayer": Subject(rl.TwoLayer(), of(8, 5, 3), decimals=3, also=SMOOTH),
+    "TwoLayer, K=1": Subject(rl.TwoLayer(), of(8, 5), decimals=3, also=SMOOTH),
+    "TwoLayer, probabilities": Subject(rl.TwoLayer(), of(8, 5, 3, **probabilities), float32=False, also=SMOOTH),
+    "TwoLayer, sigmoid": Subject(rl.TwoLayer(), of(8, 5, **probabilities), float32=False, also=["smooth"]),
+    "TwoLayer, float32": Subject(rl.TwoLayer(), of(8, 5, 3, dtype="float32"), exact=1e-5, decimals=3, also=SMOOTH),
+    "TwoLayer, top class": Subject(rl.TwoLayer(), of(8, 5, 3, **top_class), decimals=4),
+    "TwoLayer, top class, float32": Subject(
+        rl.TwoLayer(), of(8, 5, 3, dtype="float32", **top_class), exact=1e-4, decimals=4
+    ),
+    "TwoLayer, top probability": Subject(
+        rl.TwoLayer(), of(8, 5, 3, **top_class, **probabilities), exact=1e-8, float32=False
+    ),
+    "TwoLayer, an output's gradient": Subject(rl.TwoLayer(), of(8, 5, 3, gradients=1), decimals=4),
+    "TwoLayerFromValues": Subject(
+        rl.TwoLayerFromValues(), of(8, 5, 3, **values_only), exact=1e-7, decimals=3, also=SMOOTH
+    ),
+    "TwoLayerFromValues, K=1": Subject(rl.TwoLayerFromValues(), of(8, 5, **values_only), exact=1e-7, decimals=3),
     "TwoLayerFromValues, float32": Subject(
-        rl.TwoLayerFromValues(), of(8, 5, 3, dtype="float32", **values_only), exact=1e-6
+        rl.TwoLayerFromValues(), of(8, 5, 3, dtype="float32", **values_only), exact=1e-6, decimals=3
     ),
     "TwoLayerFromValues, six decimals": Subject(
-        rl.TwoLayerFromValues(), of(8, 5, decimals=6, **values_only), exact=1e-5
+        rl.TwoLayerFromValues(), of(8, 5, decimals=6, **values_only), exact=1e-5, decimals=3
     ),
-    "PaperTwoLayer": Subject(rl.PaperTwoLayer(4), paper),
+    "PaperTwoLayer": Subject(rl.PaperTwoLayer(4), paper, decimals=10, float32=False),
     "PaperTwoLayer, values only": Subject(
-        rl.PaperTwoLayer(4), lambda **fields: paper(**{**values_only, **fields}), most=10_000
+        rl.PaperTwoLayer(4), lambda **fields: paper(**{**values_only, **fields}), most=10_000, float32=False
     ),
-    "Linear": Subject(rl.Linear(), straight),
-    "Linear, probabilities": Subject(rl.Linear(), lambda **fields: straight(**{**probabilities, **fields})),
-    "Linear, values only": Subject(rl.Linear(), lambda **fields: straight(**{**values_only, **fields})),
-    "Deep": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3)),
-    "Deep, K=1": Subject(rl.Deep(limit=1000), deep(24, 12, 6, 1)),
-    "Deep, probabilities": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3, **probabilities)),
-    "Auto, deep": Subject(rl.Auto(), deep(16, 8, 4, 3)),
-    "Auto, two layers": Subject(rl.Auto(), of(8, 5, 3)),
-    "Auto, top class": Subject(rl.Auto(), of(8, 5, 3, **top_class)),
-    "Auto, two layers from values": Subject(rl.Auto(), of(8, 5, 3, **values_only), exact=1e-7),
-    "Auto, linear": Subject(rl.Auto(), straight),
+    "Linear": Subject(rl.Linear(), straight, decimals=10, float32=False),
+    "Linear, probabilities": Subject(
+        rl.Linear(), lambda **fields: straight(**{**probabilities, **fields}), float32=False
+    ),
+    "Linear, values only": Subject(
+        rl.Linear(), lambda **fields: straight(**{**values_only, **fields}), decimals=10, float32=False
+    ),
+    "Deep": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3), also=DEEPER),
+    "Deep, K=1": Subject(rl.Deep(limit=1000), deep(24, 12, 6, 1), also=DEEPER),
+    "Deep, probabilities": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3, **probabilities), also=DEEPER),
+    "Auto, deep": Subject(rl.Auto(), deep(16, 8, 4, 3), also=FOREIGN),
+    "Auto, two layers": Subject(rl.Auto(), of(8, 5, 3), decimals=3, also=FOREIGN),
+    "Auto, top class": Subject(rl.Auto(), of(8, 5, 3, **top_class), decimals=3),
+    "Auto, two layers from values": Subject(rl.Auto(), of(8, 5, 3, **values_only), exact=1e-7, decimals=3, also=SMOOTH),
+    # Noise of 1e-9 looks like smooth units, which are searched up to TwoLayer's limit.
+    "Auto, linear": Subject(rl.Auto(), straight, most=20_100, decimals=3, also=FOREIGN),
 }
 
 
 @pytest.fixture(params=SUBJECTS)
 def subject(request: pytest.FixtureRequest) -> Subject:
     return SUBJECTS[request.param]
+
+
+def those(holds: Callable[[Subject], bool]) -> pytest.MarkDecorator:
+    """The subjects of which this holds."""
+    names = [name for name, subject in SUBJECTS.items() if holds(subject)]
+    return pytest.mark.parametrize("subject", names, indirect=True)
+
+
+def runs(subject: Subject, oracle: rl.Oracle, problem: Problem) -> list[tuple[Problem, rl.Reconstruction]]:
+    """One run, or none where noise or rounding leads to numbers that are no probabilities."""
+    try:
+        return [(problem, subject.run(oracle))]
+    except rl.BadAnswerError:
+        assert problem.values == "probabilities"
+        return []
 
 
 @pytest.fixture
@@ -183,7 +222,8 @@ def test_the_same_seed_gives_the_same_result_bit_for_bit(subject):
 
 
 def test_without_a_seed_it_works_too(subject):
-    assert subject.method(subject.target().oracle).outcome in (RECOVERED, rl.Outcome.SEARCH_FAILED)
+    """The paper's method misses a kink in about one run of ten (test_paper.py), but not in five runs of five."""
+    assert any(subject.method(subject.target().oracle).outcome is RECOVERED for _ in range(5))
 
 
 def test_it_is_a_frozen_record_whose_repr_names_it(subject):
@@ -227,25 +267,36 @@ def test_values_that_tell_nothing_are_misuse(subject, values):
     assert counting.queries == 0
 
 
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("foreign", FOREIGN)
-def test_a_target_of_another_class_is_never_called_recovered(subject, foreign):
+def test_a_target_of_another_class_is_recovered_by_methods_that_know_it_and_never_wrong(subject, foreign, seed):
     fields = subject.target().offer
     K = 1 if isinstance(subject.method, rl.PaperTwoLayer) else fields.outputs
     values = fields.values if fields.values == "probabilities" else ("real" if K == 1 else "logits")
-    for seed in range(2):
-        problem = FOREIGN[foreign](K, seed, gradients=fields.gradients, dtype=fields.dtype, values=values)
-        result = Subject(subject.method, subject.target, most=20_000).run(problem.oracle, rng=seed)
-        # Deep reconstructs several hidden layers, and so does Auto: then they must be right.
-        assert result.outcome is not RECOVERED or error(result, problem) <= subject.exact
-        assert result.outcome.value
+    problem = FOREIGN[foreign](K, seed, gradients=fields.gradients, dtype=fields.dtype, values=values)
+    result = dataclasses.replace(subject, most=20_000).run(problem.oracle, rng=seed)
+    assert recovered([(problem, result)], subject.exact) >= (foreign in subject.also)
 
 
+def reads_a_gradient(subject: Subject) -> bool:
+    """Whether the first query is a gradient at which a linear model is read: all there is, though not compared yet."""
+    offer = subject.target().offer
+    return isinstance(subject.method, rl.Linear | rl.Auto) and (offer.gradients, offer.values) == ("all", "logits")
+
+
+@those(reads_a_gradient)
+def test_one_gradient_is_a_linear_model_that_is_not_compared(subject):
+    result = subject.method(rl.Metered(subject.target().oracle, budget=1), rng=1)
+    assert result.outcome is rl.Outcome.BUDGET_EXHAUSTED
+    assert result.evidence.verification_gap is None
+    assert result.clone is not None
+
+
+@those(lambda subject: not reads_a_gradient(subject))
 def test_where_there_is_no_clone_using_it_is_misuse(subject):
     result = subject.method(rl.Metered(subject.target().oracle, budget=1), rng=1)
     assert result.outcome is rl.Outcome.BUDGET_EXHAUSTED
     assert result.evidence.verification_gap is None
-    if result.clone is not None:  # one gradient is a whole linear model, though nobody has compared it
-        return
     assert result.hidden == ()
     for use in (result.to_torch, lambda: result.predict(np.zeros((1, 12))), lambda: result.save("clone.onnx")):
         with pytest.raises(rl.MisuseError, match="there is no clone to use"):
@@ -294,47 +345,38 @@ def test_numbers_that_are_not_finite_or_not_of_the_promised_shape_are_a_bad_answ
         subject.run(Lying(subject.target().oracle, lie, after))
 
 
+@those(lambda subject: subject.target().offer.gradients != "none")
 def test_gradients_that_do_not_come_are_a_bad_answer(subject):
-    if subject.target().offer.gradients == "none":
-        return
     with pytest.raises(rl.BadAnswerError, match="gradients: the offer promises"):
         subject.run(Lying(subject.target().oracle, lambda answer: rl.Answer(answer.values)))
 
 
+@pytest.mark.parametrize("random", [True, False], ids=["said", "unsaid"])
 @pytest.mark.parametrize("scale", [1e-2, 1e-6, 1e-9])
-def test_random_answers_are_never_called_an_exact_model(subject, scale):
-    """Whether the offer says so or not: what is called recovered is as close as the noise allows."""
+def test_random_answers_are_never_called_an_exact_model(subject, scale, random):
+    """What is called recovered is as close as the noise allows; noise below what float32 tells changes nothing."""
     problem = subject.target()
-    for oracle in (Noisy(problem.oracle, scale), Offering(Noisy(problem.oracle, scale), random=False)):
-        try:
-            result = subject.run(oracle)
-        except rl.BadAnswerError:  # noise leads out of [0, 1]
-            continue
-        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-4
+    answers = Offering(Noisy(problem.oracle, scale), random=random)
+    below = problem.dtype == "float32" and scale < 1e-8
+    assert recovered(runs(subject, answers, problem), 1e-4) >= below
 
 
 @pytest.mark.parametrize("decimals", [1, 2, 3, 4, 6, 8, 10])
 def test_rounded_answers_are_never_called_recovered_when_they_hide_the_model(subject, decimals):
     problem = subject.target()
-    try:
-        result = subject.run(problem.changed(decimals=decimals).oracle)
-    except rl.BadAnswerError:  # rounded probabilities do not sum to 1
-        return
-    if result.outcome is RECOVERED:
-        assert error(result, problem) <= 1e-3
-        assert result.evidence.verification_gap <= 1e-3
+    enough = subject.decimals is not None and decimals >= subject.decimals
+    assert recovered(runs(subject, problem.changed(decimals=decimals).oracle, problem), 1e-3) >= enough
 
 
-def test_float32_that_is_offered_as_float64_is_noticed(subject):
-    for seed in range(3):
-        problem = subject.target(seed=seed, dtype="float32")
-        result = subject.run(Offering(problem.oracle, dtype="float64"), rng=seed)
-        assert result.outcome is not RECOVERED or error(result, problem) <= 1e-4
+@pytest.mark.parametrize("seed", range(3))
+def test_float32_that_is_offered_as_float64_is_noticed(subject, seed):
+    problem = subject.target(seed=seed, dtype="float32")
+    result = subject.run(Offering(problem.oracle, dtype="float64"), rng=seed)
+    assert recovered([(problem, result)], 1e-4) >= subject.float32
 
 
+@those(lambda subject: not isinstance(subject.method, rl.PaperTwoLayer))
 def test_logits_that_are_offered_as_probabilities_are_noticed(subject):
-    if isinstance(subject.method, rl.PaperTwoLayer):
-        return
     problem = subject.target(values="logits")
     with pytest.raises(rl.BadAnswerError, match="offered as probabilities"):
         subject.run(Offering(problem.oracle, values="probabilities"))
