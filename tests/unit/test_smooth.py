@@ -106,11 +106,8 @@ def test_a_box_is_kept_to():
     np.testing.assert_allclose(result.predict(inside), problem.predict(inside), atol=1e-9)
 
 
-@pytest.mark.parametrize("K", [1, 3, 6])
-@pytest.mark.parametrize("activation", ["tanh", "softplus"])
+@pytest.mark.parametrize(("K", "activation"), [(1, "tanh"), (3, "softplus"), (6, "tanh")])
 def test_two_hidden_layers_are_never_called_one(K, activation):
-    for seed in range(2):
-        problem = network(12, 9, 6, K, seed=seed, activation=activation)
-        result = run(problem, seed)
-        assert result.outcome in (rl.Outcome.NOT_PIECEWISE_LINEAR, rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_VERIFIED)
-        assert result.evidence.remark
+    result = run(network(12, 9, 6, K, activation=activation))
+    assert result.outcome in (rl.Outcome.NOT_PIECEWISE_LINEAR, rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_VERIFIED)
+    assert result.evidence.remark
