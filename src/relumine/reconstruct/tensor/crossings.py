@@ -30,6 +30,9 @@ _NOISE_MARGIN = 100.0
 _STEP = 0.3
 _TRAPEZOID = 0.03
 _MOST_ROUNDS = 60
+# After this many answers most steps of a line lie between crossings, unless answers are noise: then nearly all bend.
+_MANY = 500
+_EVERYWHERE = 0.9
 # One unit alone: its Jacobians are multiples of one matrix up to this. Tails of neighbours leave the rest.
 _ALONE = 1e-4
 # Curves that miss no more than this are of the right activation.
@@ -118,6 +121,8 @@ class Crossings:
             split = self._unresolved()
             if not len(split):
                 break
+            if len(self.t) > _MANY and len(split) > _EVERYWHERE * len(self.t):
+                raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{len(split)} of {len(self.t)} steps of a far line bend")
             self._add((self.t[split] + self.t[split + 1]) / 2)
 
     def _add(self, t: Array) -> None:
