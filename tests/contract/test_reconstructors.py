@@ -114,11 +114,11 @@ SUBJECTS: dict[str, Subject] = {
     "Deep": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3), also=DEEPER),
     "Deep, K=1": Subject(rl.Deep(limit=1000), deep(24, 12, 6, 1), also=DEEPER),
     "Deep, probabilities": Subject(rl.Deep(limit=1000), deep(16, 8, 4, 3, **probabilities), also=DEEPER),
-    "Auto, deep": Subject(rl.Auto(), deep(16, 8, 4, 3), also=FOREIGN),
+    # Noise of 1e-9 looks like smooth units, which Auto searches up to TwoLayer's limit.
+    "Auto, deep": Subject(rl.Auto(), deep(10, 5, 3, 3), most=20_100, also=FOREIGN),
     "Auto, two layers": Subject(rl.Auto(), of(8, 5, 3), decimals=3, also=FOREIGN),
     "Auto, top class": Subject(rl.Auto(), of(8, 5, 3, **top_class), decimals=3),
     "Auto, two layers from values": Subject(rl.Auto(), of(8, 5, 3, **values_only), exact=1e-7, decimals=3, also=SMOOTH),
-    # Noise of 1e-9 looks like smooth units, which are searched up to TwoLayer's limit.
     "Auto, linear": Subject(rl.Auto(), straight, most=20_100, decimals=3, also=FOREIGN),
 }
 
