@@ -20,7 +20,8 @@ from relumine.reconstruct.tensor.search import Search
 from relumine.reconstruct.two_layer.agreement import Settings
 
 # Units that share a pattern are told apart where one of them switches: values show which inputs those are, so no more
-# than this many are left to the comparison. Three trained 64-24-10 took 21 to 43 gradient queries without it, 15 to 21 with.
+# than this many are left to the comparison. Three trained 64-24-10 took 21 to 43 gradient queries without it, and 15
+# to 21 with it.
 _FEW = 3
 _WHERE = "at given inputs that were not asked before"
 
