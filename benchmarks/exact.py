@@ -101,8 +101,8 @@ def float32(seeds: int = 20) -> Iterator[Case]:
 
 def values(seeds: int = 20) -> Iterator[Case]:
     """Values alone, at the sizes of published work."""
-    for h, seed in product((32, 128), range(seeds)):
-        yield _case("values", "random", (784, h, 1), "TwoLayerFromValues", seed)
+    for (h, K), seed in product(((32, 1), (128, 1), (128, 10)), range(seeds)):
+        yield _case("values", "random", (784, h, K), "TwoLayerFromValues", seed)
 
 
 def seconds(seeds: int = 10) -> Iterator[Case]:

@@ -356,11 +356,15 @@ def _counts(rows: Rows) -> list[str]:
     return [*counts, "gradient queries: median (max)"]
 
 
+def _from_values(rows: Rows, outputs: int) -> list[str]:
+    queries = [f"{_power(rows)} value queries, mean (max)"] if rows else []
+    return _claim(f"`TwoLayerFromValues`, 784-128-{outputs}", rows, _above(rows, 1e-6, 1e-9), *queries)
+
+
 def _summary(rows: dict[str, Rows]) -> str:
     ten, few = ([row for row in rows["tensor"] if (row["K"] == 10) is several] for several in (True, False))
     one, smooth, mnist = rows["float64"], rows["smooth"], rows["mnist"]
-    single, small = rows["float32"], [row for row in rows["values"] if row["h"] == 128]
-    trained, timed = rows["sklearn"], rows["seconds"]
+    single, trained, timed = rows["float32"], rows["sklearn"], rows["seconds"]
     every = [row for found in rows.values() for row in found if row["method"] != "ART"]
     lines = [
         _claim(
@@ -395,12 +399,7 @@ def _summary(rows: dict[str, Rows]) -> str:
             single,
             _above(single, 1e-4, 1e-5),
         ),
-        _claim(
-            "`TwoLayerFromValues`, 784-128-1",
-            small,
-            _above(small, 1e-6, 1e-9),
-            *([f"{_power(small)} value queries, mean (max)"] if small else []),
-        ),
+        *(_from_values([row for row in rows["values"] if (row["h"], row["K"]) == (128, K)], K) for K in (1, 10)),
         _claim("trained scikit-learn MLPs", trained, _above(trained, 1e-9)),
         _claim(
             "time outside the oracle over the oracle's own, 784-1000-10",

@@ -13,6 +13,8 @@ _FAR = 3.0
 
 # The error of a sum over units, in rounding units of its size: measured on float32 networks of 20 to 1,000 units.
 _SUMS = 0.5
+# Where all answers are zero; its square is a number still.
+_LEAST = 1e-150
 
 
 class Remembering:
@@ -33,6 +35,11 @@ class Remembering:
         self._points[gradients].append(inputs)
         self._answers[gradients].append(answer)
         return answer
+
+    def forget(self) -> None:
+        """Leave out the last answer with gradients."""
+        self._points[True].pop()
+        self._answers[True].pop()
 
     def answers(self) -> "Answers":
         """All of them; points where something is not finite (saturated) tell nothing and are left out.
@@ -77,9 +84,9 @@ class Answers:
         entries = np.sqrt([np.vdot(each, each) / each.size for each in self.jacobians])
         typical = float(np.sqrt(np.mean(entries**2))) if len(entries) else 0.0
         sizes = np.abs(self.values).max(axis=1, initial=0) + typical * np.linalg.norm(self.points, axis=1)
-        floor = _SUMS * noise.relative * max(typical, float(sizes.max(initial=0)) * 1e-12) or 1e-300
+        floor = _SUMS * noise.relative * max(typical, float(sizes.max(initial=0)) * 1e-12) or _LEAST
         far = np.linalg.norm(self.points, axis=1) / (_FAR * np.sqrt(self.points.shape[1]))
-        return rounding * np.maximum(1, far) + _SUMS * noise.relative * sizes + 1e-300, np.full(
+        return rounding * np.maximum(1, far) + _SUMS * noise.relative * sizes + _LEAST, np.full(
             len(entries), rounding + floor
         )
 

@@ -39,12 +39,16 @@ class TensorRun(Run):
 
     def _find(self) -> None:
         with self.meter.phase("calibrate"):
-            line, near, answer = self.asker.calibrate()
-        points = self.comparison.representable(line.points([0.0, near]))
-        seen = Observations(points[:1], answer.values[:1], answer.jacobians[:1], self.noise)
+            seen = self._first()
         self.search = Search(self._ask, self._fresh, self._near, seen, self.rng)
         with self.meter.phase("search"):
             self.search.run()
+
+    def _first(self) -> Observations:
+        """The first answer, and how exact it is."""
+        line, near, answer = self.asker.calibrate()
+        points = self.comparison.representable(line.points([0.0, near]))
+        return Observations(points[:1], answer.values[:1], answer.jacobians[:1], self.noise)
 
     def _ask(self, points: Array) -> tuple[Array, Answer]:
         asked = self.comparison.representable(points)

@@ -61,11 +61,13 @@ class _Polish:
 class Run(ABC):
     """The state of one reconstruction."""
 
-    def __init__(self, settings: Settings, meter: Metered, rng: np.random.Generator) -> None:
+    def __init__(
+        self, settings: Settings, meter: Metered, rng: np.random.Generator, asker: Asker | None = None
+    ) -> None:
         self.settings = settings
         self.meter = meter
         self.rng = rng
-        self.asker = Asker(meter, rng, settings.most)
+        self.asker = asker or Asker(meter, rng, settings.most)
         self.comparison = self.asker.comparison
         self.polish: _Polish | None = None
 
@@ -129,11 +131,12 @@ class Run(ABC):
         self._find()
         self._compare()
         self._agree()
-        if self.asker.link is not None and (self.comparison.lost or self.comparison.scale < 1):
-            self._compare_saturated()
+        self._compare_saturated()
 
     def _compare_saturated(self) -> None:
         """Where logits cannot be known, probabilities can be compared all the same."""
+        if self.asker.link is None or not (self.comparison.lost or self.comparison.scale < 1):
+            return
         points = fresh_points(self.offer, self.settings.points, self.rng)
         with self.meter.phase("verify"):
             values = self.meter(points, gradients=False).values

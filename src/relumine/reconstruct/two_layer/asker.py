@@ -3,6 +3,7 @@
 import numpy as np
 
 from relumine.oracle.base import Answer, Array, Offer, Oracle
+from relumine.oracle.finite_difference import FiniteDifferences, Step
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.search import Line, LineSearch, Sight, piece_errors
@@ -12,6 +13,7 @@ from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.two_layer.mending import Findings
 from relumine.reconstruct.verification.comparison import Comparison
+from relumine.reconstruct.verification.domain import Domain
 
 # How far out the line is searched. A kink lies beyond T with probability 2/(πT); beyond it is found off the line.
 _FAR = {"float64": 1e5, "float32": 1e3}
@@ -38,16 +40,27 @@ class _Tap:
 
 
 class Asker:
-    """Asks gradients and remembers all answers; ``limit`` of them at most."""
+    """Asks gradients and remembers all answers; ``limit`` of them at most.
 
-    def __init__(self, meter: Metered, rng: np.random.Generator, limit: int) -> None:
+    step: take gradients by differences of values, which are so far apart
+    """
+
+    def __init__(
+        self,
+        meter: Metered,
+        rng: np.random.Generator,
+        limit: int,
+        domain: Domain | None = None,
+        step: Step | None = None,
+    ) -> None:
         self._meter = meter
         self._limit = limit
         self._tap = _Tap(meter)
         self._asked = 0
         self.link = LogitLink(self._tap) if meter.offer.values == "probabilities" else None
-        self.oracle = Remembering(self.link or meter)
-        self.comparison = Comparison(self.oracle, rng)
+        source = self.link or meter
+        self.oracle = Remembering(FiniteDifferences(source, step) if step else source)
+        self.comparison = Comparison(self.oracle, rng, domain)
         self.noise = Noise(0.0)
 
     @property

@@ -1,8 +1,10 @@
-"""TwoLayerFromValues: a one-hidden-layer ReLU network from value queries alone, at little more than its parameters.
+"""TwoLayerFromValues: a one-hidden-layer ReLU network from value queries alone, at no more than its parameters or so.
 
-The line's kinks are found from values on the line, a handful each; then one gradient per cell is taken by differences,
-d values each. That is about (d + 8)(h + 1) values, where the network has (d + 1)h + … parameters (cf. Appendix C, which
-takes a gradient by differences for each of its h·log(h/δ) queries).
+With several outputs it is the tensor of Jacobians that are differences of values (differences.py), (d + 2)·1.5·h/K
+values. With one output, and for what the tensor leaves open, a line's kinks are found from values on the line, a
+handful each; then one gradient per cell is taken by differences, d values each. That is about (d + 8)(h + 1) values,
+where the network has (d + 1)h + … parameters (cf. Appendix C, which takes a gradient by differences for each of its
+h·log(h/δ) queries).
 """
 
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.tensor.smooth import SmoothRun
+from relumine.reconstruct.values.differences import DifferencesRun
 from relumine.reconstruct.values.noisy import FewDigits
 from relumine.reconstruct.values.slopes import middles
 from relumine.reconstruct.verification import FRESH_POINTS, verified
@@ -43,6 +46,8 @@ _FARTHER = 30.0
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 # Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
 _EXACT = 1e-12
+# After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
+_DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
 # Lines tried before the target counts as not of this class.
 _LINES = 3
 # Differences multiply the noise of a value: in float64 they leave 1e-10 or so of the largest value.
@@ -117,19 +122,20 @@ class _Run:
         self.model: Shallow | None = None
         self.spacing: float | None = None
         self.asked = 0
-        self.few_digits: FewDigits | None = None
+        self.other: FewDigits | DifferencesRun | None = None
 
     def reconstruct(self) -> None:
         """Try lines until the network that one of them shows agrees with the target."""
-        for _ in range(_LINES):
+        for tried in range(_LINES):
             with self.meter.phase("search"):
                 line = self._line()
             if self.noise.floor > _EXACT:
                 limit = self.settings.limit - self.asked
-                self.few_digits = FewDigits(
-                    self.meter, self.noise, self.settings.points, limit, self.comparison.domain, self.rng
-                )
-                self.few_digits.reconstruct()
+                few = FewDigits(self.meter, self.noise, self.settings.points, limit, self.comparison.domain, self.rng)
+                self.other = few
+                few.reconstruct()
+                return
+            if tried == 0 and self._several and self._by_the_tensor():
                 return
             self._reconstruct_on(line)
             with self.meter.phase("verify"):
@@ -145,6 +151,23 @@ class _Run:
         far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
         remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
         raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
+
+    @property
+    def _several(self) -> bool:
+        """Whether several outputs tell units apart; two probabilities are one."""
+        return self.offer.outputs > (1 if self.link is None else 2)
+
+    def _by_the_tensor(self) -> bool:
+        """Whether Jacobians by differences show all units; else a line may."""
+        before, limit = self.meter.spent, self.settings.limit - self.asked
+        run = DifferencesRun(self.settings.points, limit, self.meter, self.comparison, self.rng)
+        outcome, remark = attempt(run.reconstruct)
+        self.asked += self.meter.spent.since(before).value_queries
+        if outcome not in _DOUBTED or self.asked >= self.settings.limit:
+            self.other = run
+        if outcome not in (*_DOUBTED, Outcome.RECOVERED):
+            raise Stop(outcome, remark)
+        return outcome is Outcome.RECOVERED
 
     @property
     def _found(self) -> Shallow:
@@ -326,13 +349,13 @@ class _Run:
     # -- results
 
     def clone(self) -> Network | None:
-        if self.few_digits is not None:
-            return self.few_digits.clone()
+        if self.other is not None:
+            return self.other.clone()
         return None if self.model is None else self.model.network(self.offer, self._tolerance)
 
     def evidence(self, remark: str) -> Evidence:
-        if self.few_digits is not None:
-            return self.few_digits.evidence(remark)
+        if self.other is not None:
+            return self.other.evidence(remark)
         if self.model is None:
             return Evidence(self.noise.floor, remark=remark)
         gap = self.comparison.gap(self.model)
