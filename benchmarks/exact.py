@@ -105,7 +105,7 @@ def values(seeds: int = 20) -> Iterator[Case]:
         yield _case("values", "random", (784, h, K), "TwoLayerFromValues", seed)
 
 
-def seconds(seeds: int = 10) -> Iterator[Case]:
+def seconds(seeds: int = 5) -> Iterator[Case]:
     """The time of the method beside that of a float64 torch module."""
     for seed in range(seeds):
         yield _case("seconds", "random, torch", (784, 1000, 10), "TwoLayer", seed)
