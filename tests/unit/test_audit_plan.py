@@ -7,7 +7,7 @@ import pytest
 import relumine as rl
 from problems import two_layer
 from relumine.audit.levels import LEVELS, Setting
-from relumine.audit.plan import Line, between, budgets_of, exact_until, lines_of, standing
+from relumine.audit.plan import CurvePlan, between, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import AttackKey, Case, CloneMeasures, Record
 from relumine.audit.settings import AuditSettings
 
@@ -22,7 +22,7 @@ def record(attack: str = "learned", budget: int = 10, seed: int = 0, outcome: st
 
 
 EXACT, LEARNED = AttackKey("exact"), AttackKey("student")
-LINE = Line(LEVELS["logits"], "", (EXACT,), (LEARNED,))
+LINE = CurvePlan(LEVELS["logits"], "", (EXACT,), (LEARNED,))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.console import Console
 from audit_examples import constant, full, many_defences, nothing
 from audits import record
 from relumine.audit.result import Case, Gate, Record
-from relumine.audit.run import Progress, longest
+from relumine.audit.run import AuditProgress, longest
 from relumine.audit.screen import AuditWatch, show_result
 
 CASE = Case("gradients", "round:2", "learned", 1000, 2)
@@ -29,7 +29,7 @@ def written(screen: Console) -> str:
 def test_progress_says_what_runs_what_was_asked_and_how_long_it_may_take(terminal):
     screen = console(terminal=terminal)
     with AuditWatch(screen) as watch:
-        watch(Progress((CASE, CASE), None, 3, 17, 4321, 95.0))
+        watch(AuditProgress((CASE, CASE), None, 3, 17, 4321, 95.0))
     text = " ".join(written(screen).split())
     assert "gradients behind round:2: learned, 1,000 queries, seed 2 (+1)" in text
     assert "4,321 queries asked, at most 1 min 35 s left;" in text
@@ -40,7 +40,7 @@ def test_failures_are_always_said():
     with AuditWatch(screen) as watch:
         for _ in range(2):
             record = Record(CASE, "FAILED", "", "the line [red]is dead", {}, None, 1.0)
-            watch(Progress((), record, 3, 17, 4321, None))
+            watch(AuditProgress((), record, 3, 17, 4321, None))
     assert written(screen).count("the line [red]is dead") == 2
 
 
@@ -69,7 +69,7 @@ def test_where_nothing_new_happens_a_line_says_so(monkeypatch):
     with AuditWatch(screen) as watch:
         time.sleep(0.8)
         assert "s: loading the target" in written(screen)
-        watch(Progress((CASE,), None, 3, 17, 4321, 95.0))
+        watch(AuditProgress((CASE,), None, 3, 17, 4321, 95.0))
         time.sleep(0.8)
     assert "s: 3 of at most 20: 4,321 queries asked" in written(screen)
     said = written(screen)
@@ -80,7 +80,7 @@ def test_where_nothing_new_happens_a_line_says_so(monkeypatch):
 def test_verbose_tells_what_each_attack_came_to():
     screen = console()
     with AuditWatch(screen, verbose=True) as watch:
-        watch(Progress((), record(0.973, budget=100), 3, 17, 4321, 95.0))
+        watch(AuditProgress((), record(0.973, budget=100), 3, 17, 4321, 95.0))
     assert "gradients: learned, 100 queries, seed 0: fitted, 97.3 % agreement, 1.0 s" in written(screen)
 
 

@@ -10,7 +10,7 @@ from problems import Problem, close_kinks, opposite_units, two_layer
 from relumine.reconstruct.lines.search import Line, LineSearch
 from relumine.reconstruct.lines.shallow import Shallow, rank_one
 from relumine.reconstruct.noise import Noise, noise_in
-from relumine.reconstruct.two_layer.mending import Findings, Ray
+from relumine.reconstruct.two_layer.mending import LineFindings, Ray
 from relumine.reconstruct.verification.comparison import Comparison
 
 EXACT = Noise(2.220446049250313e-16)
@@ -141,7 +141,7 @@ def test_differences_stay_current_while_kinks_come_and_go():
     search = search_on(problem, line, independent=False)
     start = line.points([0.0])
     reference = line.sights([0.0], start, oracle(start, gradients=True), EXACT)[0]
-    found = Findings(search, reference)
+    found = LineFindings(search, reference)
     ray, rng = Ray(np.random.default_rng(0).standard_normal(6)), np.random.default_rng(1)
     points = []
     for place in (0.3, 1.0, 0.7):
@@ -164,7 +164,7 @@ def test_the_model_equals_the_target_on_the_searched_line():
     search = search_on(problem, line, independent=True)
     reference = next(sight for sight in search.sights if sight.t == 0.0)
     points = line.points(np.linspace(-20, 20, 301))
-    assert np.allclose(Findings(search, reference).model().values(points), problem.predict(points), atol=1e-7)
+    assert np.allclose(LineFindings(search, reference).model().values(points), problem.predict(points), atol=1e-7)
 
 
 # Noise

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from relumine.reconstruct.tensor.rank_one import Terms, rank_one_terms
+from relumine.reconstruct.tensor.rank_one import RankOneTerms, rank_one_terms
 
 
-def mixed(terms: Terms, noise: float, rng: np.random.Generator) -> np.ndarray:
+def mixed(terms: RankOneTerms, noise: float, rng: np.random.Generator) -> np.ndarray:
     """An orthonormal basis of what the terms span."""
     N, K, h = terms.left.shape[1], terms.right.shape[1], len(terms)
     products = np.einsum("sn,sk->nks", terms.left, terms.right).reshape(N * K, h)
@@ -23,7 +23,7 @@ def of_length_one(rows: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_all_terms_are_found_and_no_others(N, K, h, noise, seed):
     rng = np.random.default_rng(seed)
-    terms = Terms(of_length_one(rng.uniform(size=(h, N))), of_length_one(rng.standard_normal((h, K))))
+    terms = RankOneTerms(of_length_one(rng.uniform(size=(h, N))), of_length_one(rng.standard_normal((h, K))))
     found = rank_one_terms(mixed(terms, noise, rng), 1e-12 + (1e3 * noise) ** 2, rng)
     assert len(found) == h
     assert found.likeness(terms).max(axis=0).min() > 1 - max(1e-12, 1e3 * noise)

@@ -20,7 +20,7 @@ _FARTHEST = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class AskedRows:
     """Rows that were answered, their answers, and why there are no more of them ("" if there are as many as wanted)."""
 
     rows: Array
@@ -76,7 +76,7 @@ class Questions:
         return np.array([not own or row.tobytes() in own for row in rows], dtype=np.bool_)
 
 
-def ask(oracle: Oracle, count: int, questions: Questions, *, gradients: bool) -> Asked:
+def ask(oracle: Oracle, count: int, questions: Questions, *, gradients: bool) -> AskedRows:
     """Have ``count`` rows answered, as far as that goes. Refused rows are dropped, and others asked instead."""
     rows: list[Array] = []
     answers: list[Answer] = []
@@ -96,7 +96,7 @@ def ask(oracle: Oracle, count: int, questions: Questions, *, gradients: bool) ->
         answers.append(answer)
         missing -= len(asked)
     none = np.empty((0, oracle.offer.dimension))
-    return Asked(np.concatenate([none, *rows]), joined(oracle.offer, answers, gradients=gradients), ended)
+    return AskedRows(np.concatenate([none, *rows]), joined(oracle.offer, answers, gradients=gradients), ended)
 
 
 def _answered(oracle: Oracle, rows: Array, gradients: bool) -> tuple[Array, Answer]:

@@ -15,7 +15,7 @@ from relumine.adapt.averaged import Averaged
 from relumine.adapt.decoys import DecoyQueries
 from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
-from relumine.audit.asking import Asked, Questions, ask
+from relumine.audit.asking import AskedRows, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
 from relumine.audit.levels import SHAP
 from relumine.audit.result import ORDINARY, AttackKey
@@ -336,7 +336,7 @@ def _learned(
 
 
 def _student_of(
-    at: Situation, asked: Asked, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
+    at: Situation, asked: AskedRows, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
 ) -> Reconstruction:
     """A network fitted to standardised inputs.
 

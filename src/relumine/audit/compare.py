@@ -16,7 +16,7 @@ _Z = 1.96
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """One figure of a curve in both audits: ``direction`` says whether the second gives away more."""
 
     exposed: str
@@ -27,7 +27,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AuditComparison:
     """Every figure that both audits have.
 
     remarks: what makes the two hard to compare
@@ -35,7 +35,7 @@ class Comparison:
 
     before: str
     after: str
-    changes: tuple[Change, ...]
+    changes: tuple[LevelChange, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -60,13 +60,13 @@ _VERDICTS: dict[Direction, str] = {
 }
 
 
-def compared(before: AuditResult, after: AuditResult) -> Comparison:
+def compared(before: AuditResult, after: AuditResult) -> AuditComparison:
     """The second audit against the first, curve by curve."""
     curves = {(curve.level, curve.defence): curve for curve in before.curves}
     pairs = [(curves[key], one) for one in after.curves if (key := (one.level, one.defence)) in curves]
     inputs = (before.about.test_inputs, after.about.test_inputs)
     changes = [change for pair in pairs for change in _changes(*pair, inputs)]
-    return Comparison(
+    return AuditComparison(
         f"{before.about.target}, {before.about.started}",
         f"{after.about.target}, {after.about.started}",
         (*changes, *_gates(before, after)),
@@ -85,19 +85,19 @@ def _remarks(before: AuditResult, after: AuditResult) -> Iterator[str]:
             yield f"Only in the {where}: {', '.join(sorted(only))}."
 
 
-def _changes(before: Curve, after: Curve, inputs: tuple[int, int]) -> Iterator[Change]:
+def _changes(before: Curve, after: Curve, inputs: tuple[int, int]) -> Iterator[LevelChange]:
     for need in after.needs:
         old = before.need(need.milestone)
         what = "queries to exact" if need.milestone == "exact" else f"queries to {need.milestone} %"
         open_ = "inconclusive" in (before.status, after.status)
-        yield Change(after.name, what, _said(old), _said(need), _of_needs(old, need, open_))
+        yield LevelChange(after.name, what, _said(old), _said(need), _of_needs(old, need, open_))
     budgets = {point.budget for point in before.points} & {point.budget for point in after.points}
     if budgets:
         old_point, point = (_at(curve.points, max(budgets)) for curve in (before, after))
         shares = old_point.agreement.mean, point.agreement.mean
         direction = _of_shares(*shares, inputs)
         what = f"agreement at {max(budgets):,}"
-        yield Change(after.name, what, percent(shares[0]), percent(shares[1]), direction)
+        yield LevelChange(after.name, what, percent(shares[0]), percent(shares[1]), direction)
 
 
 def _at(points: Sequence[Point], budget: int) -> Point:
@@ -133,12 +133,12 @@ def _of_shares(before: float, after: float, inputs: tuple[int, int]) -> Directio
     return "more" if after > before else "less"
 
 
-def _gates(before: AuditResult, after: AuditResult) -> Iterator[Change]:
+def _gates(before: AuditResult, after: AuditResult) -> Iterator[LevelChange]:
     statuses = {gate.condition: gate.status for gate in before.gates}
     for gate in after.gates:
         if gate.condition in statuses:
             was = statuses[gate.condition]
-            yield Change("gate", gate.condition, was, gate.status, _of_gates(was, gate.status))
+            yield LevelChange("gate", gate.condition, was, gate.status, _of_gates(was, gate.status))
 
 
 def _of_gates(before: GateStatus, after: GateStatus) -> Direction:

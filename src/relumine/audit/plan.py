@@ -30,7 +30,7 @@ _FINAL = ("NOT_THIS_CLASS", "NOT_PIECEWISE_LINEAR", "SATURATED")
 
 
 @dataclass(frozen=True)
-class Line:
+class CurvePlan:
     """A curve to be: a level, a defence in front of it ("" for none), and who attacks there."""
 
     level: Level
@@ -54,7 +54,7 @@ class Line:
         return (Case(self.level.name, self.defence, name, budget, seed) for name, seed in seeded)
 
 
-def _without_twins(lines: Sequence[Line]) -> tuple[Line, ...]:
+def _without_twins(lines: Sequence[CurvePlan]) -> tuple[CurvePlan, ...]:
     """Without the undefended attacks that ask for no explanation where the level that shows none is attacked too.
 
     Curves count what was reached there: an attacker who ignores explanations sees what that level shows.
@@ -63,7 +63,7 @@ def _without_twins(lines: Sequence[Line]) -> tuple[Line, ...]:
     return tuple(_without_twin(line, plain.get(line.level.baseline)) if not line.defence else line for line in lines)
 
 
-def _without_twin(line: Line, base: Line | None) -> Line:
+def _without_twin(line: CurvePlan, base: CurvePlan | None) -> CurvePlan:
     if base is None:
         return line
     exact, learned = (
@@ -89,7 +89,7 @@ def exact_until(level: str, settings: AuditSettings) -> int:
     return max((allowed(one) for one in conditions if one.milestone == "exact" and one.level in ("", level)), default=0)
 
 
-def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[Line, ...]:
+def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[CurvePlan, ...]:
     """A line for each level, and for each defence where it has something to change."""
     offered = levels_of(oracle, local=not settings.remote)
     chosen = [level for level in offered if not settings.levels or level.name in settings.levels]
@@ -112,7 +112,7 @@ def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple
 
 def _defended(
     words: str, offered: Sequence[Level], settings: AuditSettings, oracle: Oracle, setting: Setting
-) -> list[Line]:
+) -> list[CurvePlan]:
     names = settings.levels or _DEFENDED_AT
     levels = [level for name in names for level in offered if level.name == name]
     fitting = [line for level in levels if (line := _line(level, words, oracle, setting, settings.student)) is not None]
@@ -121,7 +121,7 @@ def _defended(
     return fitting if settings.levels else fitting[:1]
 
 
-def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student: str | None) -> Line | None:
+def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student: str | None) -> CurvePlan | None:
     """None where the defence has nothing to change at this level."""
     shown = level.of(oracle, setting)
     assert shown is not None
@@ -137,7 +137,7 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
     other = "conv" if student == "two_layer" else "two_layer"
     asked = tuple(key for key in learned if key.student != other)
     chosen = student is not None and any(key.student == student for key in learned)
-    return Line(level, defence, exact, asked if chosen else learned)
+    return CurvePlan(level, defence, exact, asked if chosen else learned)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Standing:
     stopped: str
 
 
-def standing(line: Line, records: Sequence[Record], seeds: int, *, exact_matters: bool = False) -> Standing:
+def standing(line: CurvePlan, records: Sequence[Record], seeds: int, *, exact_matters: bool = False) -> Standing:
     """Whether the answer is clear, and if not, for whom a larger budget may change something.
 
     records:       of the line's level, and of those that are part of it
@@ -183,7 +183,7 @@ def _hopeless(attack: AttackKey, records: Sequence[Record]) -> bool:
     return bool(own) and all(record.outcome in _FINAL for record in _last(own))
 
 
-def between(line: Line, records: Sequence[Record]) -> Case | None:
+def between(line: CurvePlan, records: Sequence[Record]) -> Case | None:
     """The case that halves, by ratio, what is open about the queries to the main milestone; None if little is.
 
     It is one of the attack that reached it with the smallest budget, and of any seed.

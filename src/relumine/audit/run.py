@@ -15,11 +15,11 @@ from relumine.audit.gate import judge, parse_condition
 from relumine.audit.knowledge import unknown_maps
 from relumine.audit.levels import contained_in
 from relumine.audit.measures import Reference, reference_of
-from relumine.audit.plan import BISECTIONS, Line, between, budgets_of, exact_until, lines_of, standing
+from relumine.audit.plan import BISECTIONS, CurvePlan, between, budgets_of, exact_until, lines_of, standing
 from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
-from relumine.audit.trial import Subject, Target, failed, run_case, setting_of, usefulness_of
+from relumine.audit.trial import AuditedTarget, Subject, failed, run_case, setting_of, usefulness_of
 from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
 from relumine.errors import StoreError
 from relumine.jobs.engines import Engine, Lost, ThisProcess, engine_named
@@ -43,7 +43,7 @@ _PATIENCE = 3
 
 
 @dataclass(frozen=True)
-class Progress:
+class AuditProgress:
     """Where an audit stands, for whoever watches it.
 
     running:      cases under way
@@ -61,7 +61,7 @@ class Progress:
     seconds_left: float | None
 
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[AuditProgress], None]
 
 
 def run_audit(
@@ -83,11 +83,11 @@ def run_audit(
     started, clock = datetime.now(UTC), time.monotonic()
     with AuditStore.in_folder(folder) as store:
         store.belongs_to(settings.fingerprint())
-        target = Target(settings, folder / LEDGER, subject)
+        target = AuditedTarget(settings, folder / LEDGER, subject)
         subject = target.subject
         _require_same_model(store, settings, subject)
         lines = lines_of(subject.oracle, settings, setting_of(subject))
-        run = _Run(target, lines, store, engine or _engine(settings), watch)
+        run = _AuditRun(target, lines, store, engine or _engine(settings), watch)
         stopped, useful = run.run()
         about = _about(target, subject, command, started, run.seconds_before + time.monotonic() - clock)
         about = replace(about, exposed=settings.exposed or (_answered(lines) if settings.remote else ()))
@@ -98,7 +98,7 @@ def run_audit(
     return result
 
 
-def _answered(lines: tuple[Line, ...]) -> tuple[str, ...]:
+def _answered(lines: tuple[CurvePlan, ...]) -> tuple[str, ...]:
     """What a server exposes: the levels that are no part of another."""
     parts = {name for line in lines for name in contained_in(line.level)}
     return tuple(line.level.name for line in lines if line.level.name not in parts)
@@ -129,11 +129,16 @@ def _engine(settings: AuditSettings) -> Engine:
     return engine_named(settings.engine, settings.workers, settings.address)
 
 
-class _Run:
+class _AuditRun:
     """The state of one call of ``run_audit``."""
 
     def __init__(
-        self, target: Target, lines: tuple[Line, ...], store: AuditStore, engine: Engine, watch: Watch | None
+        self,
+        target: AuditedTarget,
+        lines: tuple[CurvePlan, ...],
+        store: AuditStore,
+        engine: Engine,
+        watch: Watch | None,
     ) -> None:
         self._target, self._lines, self._store, self._engine, self._watch = target, lines, store, engine, watch
         self._settings = target.settings
@@ -162,10 +167,10 @@ class _Run:
             self._stopped[line.key] = last.stopped or f"{self._settings.budget:,} queries were the most to be tried"
         return self._stopped, useful
 
-    def _open(self) -> list[Line]:
+    def _open(self) -> list[CurvePlan]:
         return [line for line in self._lines if line.key not in self._stopped]
 
-    def _of(self, line: Line) -> list[Record]:
+    def _of(self, line: CurvePlan) -> list[Record]:
         return seen_at(line.level, line.defence, [one.record for one in self.finished.values()])
 
     def _give_up(self) -> None:
@@ -237,7 +242,7 @@ class _Run:
         if self._watch is not None:
             queries = sum(one.record.queries for one in self.finished.values())
             left, done = self._left(), len(self.finished)
-            self._watch(Progress(tuple(self._running), ended, done, len(left), queries, self._seconds(left)))
+            self._watch(AuditProgress(tuple(self._running), ended, done, len(left), queries, self._seconds(left)))
 
     def _left(self) -> list[Case]:
         """The most cases that there can be still."""
@@ -278,7 +283,7 @@ def longest(left: Collection[Case], done: Collection[tuple[Case, float]], limit:
     return sum(min(seconds * min(max(budget / most, 1), _GROWTH), limit) for budget, most, seconds in known)
 
 
-def _about(target: Target, subject: Subject, command: str, started: datetime, seconds: float) -> About:
+def _about(target: AuditedTarget, subject: Subject, command: str, started: datetime, seconds: float) -> About:
     settings, offer = target.settings, subject.oracle.offer
     here = provenance(seconds)
     reference = _reference(target, subject)
@@ -309,7 +314,7 @@ def _about(target: Target, subject: Subject, command: str, started: datetime, se
     )
 
 
-def _reference(target: Target, subject: Subject) -> Reference | None:
+def _reference(target: AuditedTarget, subject: Subject) -> Reference | None:
     """What the target says to the test inputs; None of a target that answers no more, as its records say."""
     try:
         with target.asked(subject.oracle) as oracle:
@@ -321,7 +326,7 @@ def _reference(target: Target, subject: Subject) -> Reference | None:
 def _result(
     about: About,
     settings: AuditSettings,
-    lines: tuple[Line, ...],
+    lines: tuple[CurvePlan, ...],
     finished: dict[Case, Finished],
     stopped: dict[CurveKey, str],
     useful: dict[CurveKey, Usefulness | None],

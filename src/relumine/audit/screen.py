@@ -6,9 +6,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from relumine.audit.compare import Comparison
+from relumine.audit.compare import AuditComparison
 from relumine.audit.result import AuditResult, Case, Curve, Need, Record
-from relumine.audit.run import Progress
+from relumine.audit.run import AuditProgress
 from relumine.console import LiveLine
 from relumine.text import duration, percent
 
@@ -28,7 +28,7 @@ class AuditWatch(LiveLine):
         columns = SpinnerColumn(), MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn()
         super().__init__(console, "loading the target", *columns, TextColumn("{task.description}"))
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: AuditProgress) -> None:
         ended = progress.ended
         if ended is not None and ended.failed:
             self._say(f"failed: {_words(ended.case)}: {ended.error}")
@@ -43,7 +43,7 @@ class AuditWatch(LiveLine):
         self._stand(f"{progress.done} of at most {progress.done + progress.left}: {text}")
 
 
-def _standing(progress: Progress) -> str:
+def _standing(progress: AuditProgress) -> str:
     running = _words(progress.running[-1])
     more = f" (+{len(progress.running) - 1})" if len(progress.running) > 1 else ""
     left = "" if progress.seconds_left is None else f", at most {duration(progress.seconds_left)} left"
@@ -109,7 +109,7 @@ def _need(need: Need, seeds: int) -> str:
     return f"{need.queries.mean:,.0f}" + (f" ({need.queries.seeds}/{seeds})" if need.queries.seeds < seeds else "")
 
 
-def show_comparison(console: Console, comparison: Comparison) -> None:
+def show_comparison(console: Console, comparison: AuditComparison) -> None:
     """What changed, a row per figure, and the verdict; figures that are the same are left out."""
     console.print(f"first   {comparison.before}\nsecond  {comparison.after}", highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD)

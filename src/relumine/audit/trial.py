@@ -40,7 +40,7 @@ FAILED = "FAILED"
 
 
 @dataclass(frozen=True)
-class Target:
+class AuditedTarget:
     """What the cases of an audit ask.
 
     ledger: where the answers of a server are kept
@@ -134,7 +134,7 @@ def setting_of(subject: Subject, rng: np.random.Generator | None = None) -> Sett
     return Setting(subject.deviation, rng)
 
 
-def run_case(target: Target, case: Case) -> Finished:
+def run_case(target: AuditedTarget, case: Case) -> Finished:
     """Attack, then judge. An error is a record too: it never looks like a verdict."""
     started = time.perf_counter()
     meter: Metered | None = None
@@ -194,7 +194,7 @@ def _finished(
     return Finished(record, gallery_of(clone, oracle, subject.test), units)
 
 
-def usefulness_of(target: Target, key: tuple[str, str]) -> Usefulness | None:
+def usefulness_of(target: AuditedTarget, key: tuple[str, str]) -> Usefulness | None:
     """What the explanations of a curve are worth to an honest reader."""
     subject = target.subject
     chain = parse(key[1]) if key[1] else None

@@ -101,7 +101,7 @@ class Explanation(ABC):
 
         with torch.enable_grad():
             start = inputs.detach()
-            values, maps = self._explained(_Subject(module, start, classes, of, create_graph), rng)
+            values, maps = self._explained(_MapRequest(module, start, classes, of, create_graph), rng)
         return Explained(values, maps) if create_graph else Explained(values.detach(), maps.detach())
 
     @property
@@ -109,7 +109,7 @@ class Explanation(ABC):
     def _forward_passes(self) -> int: ...
 
     @abstractmethod
-    def _explained(self, question: "_Subject", rng: int | np.random.Generator | None) -> Explained: ...
+    def _explained(self, question: "_MapRequest", rng: int | np.random.Generator | None) -> Explained: ...
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         """The map, from the input n×shape and the (averaged) gradients n×R×shape."""
@@ -117,7 +117,7 @@ class Explanation(ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _Subject:
+class _MapRequest:
     """What is explained: which module, where, which outputs, and whether the maps shall be differentiable."""
 
     module: "torch.nn.Module"
@@ -135,7 +135,7 @@ class Gradient(Explanation):
     def _forward_passes(self) -> int:
         return 1
 
-    def _explained(self, question: _Subject, rng: int | np.random.Generator | None) -> Explained:
+    def _explained(self, question: _MapRequest, rng: int | np.random.Generator | None) -> Explained:
         inputs = question.inputs.requires_grad_()
         values = outputs(question.module, inputs, question.of)
         directions = _directions(question.classes, values)
@@ -171,7 +171,7 @@ class _GradientSum(Explanation):
     def _forward_passes(self) -> int:
         return 1 + self.gradients_per_map
 
-    def _explained(self, question: _Subject, rng: int | np.random.Generator | None) -> Explained:
+    def _explained(self, question: _MapRequest, rng: int | np.random.Generator | None) -> Explained:
         import torch
 
         with torch.set_grad_enabled(question.create_graph):

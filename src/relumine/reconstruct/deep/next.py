@@ -11,7 +11,7 @@ from relumine.reconstruct.deep.follow import REACH, Follower, complement
 from relumine.reconstruct.deep.last import LastLayerFit, hidden_switches, last_layer
 from relumine.reconstruct.deep.layers import Layers, Mask
 from relumine.reconstruct.deep.pullback import PulledBack
-from relumine.reconstruct.deep.regions import FURTHER, JUST_ON, Cell, cell_around, views
+from relumine.reconstruct.deep.regions import FURTHER, JUST_ON, Region, cell_around, views
 from relumine.reconstruct.deep.search import Search
 from relumine.reconstruct.deep.units import Sighting, Unit, crossings, gather, sightings
 from relumine.reconstruct.deep.walk import walk
@@ -164,7 +164,7 @@ class NextLayer:
             # In this direction the units that are known do not change, and the missing ones do.
             self._connect(np.linalg.svd(missing.rest)[2][0], self._views[0])
 
-    def _connect(self, along: Array | None, cell: Cell, far: bool = False) -> None:
+    def _connect(self, along: Array | None, cell: Region, far: bool = False) -> None:
         """Search between two points of a region: any two, or those that lie furthest along some direction."""
         rng = self.search.rng
         if along is None and not far:
@@ -278,7 +278,7 @@ class NextLayer:
                     return self._stretch_at(unit, points[0], slope, np.arange(len(slope)) == feature)
         return False
 
-    def _places(self, unit: Unit) -> Iterator[Cell]:
+    def _places(self, unit: Unit) -> Iterator[Region]:
         """Regions in which the unit may show something new: those that show much, then neighbours of where it was."""
         rng = self.search.rng
         if unit.complete:

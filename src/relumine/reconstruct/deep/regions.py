@@ -27,7 +27,7 @@ JUST_ON = 5e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Region:
     """{x : walls·x + offsets > 0} within ``bounds``, and the affine map from x to the features there."""
 
     walls: Array
@@ -92,7 +92,7 @@ def _wider(bounds: tuple[float, float]) -> tuple[float, float]:
     return FURTHER * bounds[0], FURTHER * bounds[1]
 
 
-def views(layers: Layers, bounds: tuple[float, float], rng: np.random.Generator) -> list[Cell]:
+def views(layers: Layers, bounds: tuple[float, float], rng: np.random.Generator) -> list[Region]:
     """Regions that together show every feature, if that can be: the first with as many on as possible."""
     found = [_rich_cell(layers, bounds, None)]
     for feature in range(layers.widths[-1]):
@@ -101,7 +101,7 @@ def views(layers: Layers, bounds: tuple[float, float], rng: np.random.Generator)
     return found + [_rich_cell(layers, bounds, rng) for _ in range(_MORE)]
 
 
-def cell_around(layers: Layers, point: Array, bounds: tuple[float, float], flip: int | None = None) -> Cell:
+def cell_around(layers: Layers, point: Array, bounds: tuple[float, float], flip: int | None = None) -> Region:
     """The region of this point; or, if a feature is given, the one behind that feature's boundary."""
     masks = [signal[0] > 0 for signal in layers.signals(point[None])]
     if flip is not None:
@@ -111,7 +111,7 @@ def cell_around(layers: Layers, point: Array, bounds: tuple[float, float], flip:
 
 def _rich_cell(
     layers: Layers, bounds: tuple[float, float], rng: np.random.Generator | None, prefer: int | None = None
-) -> Cell:
+) -> Region:
     """Layer by layer, the units that can be on together given those below: ``prefer`` above all, then at random."""
 
     def choose(i: int, walls: Array, offsets: Array, normals: Array, signals: Array) -> Mask:
@@ -123,7 +123,7 @@ def _rich_cell(
     return _cell(layers, bounds, choose)
 
 
-def _cell(layers: Layers, bounds: tuple[float, float], choose: Callable[..., Mask]) -> Cell:
+def _cell(layers: Layers, bounds: tuple[float, float], choose: Callable[..., Mask]) -> Region:
     """The region in which those units are on that ``choose`` names layer by layer, given the walls so far."""
     d = layers.rows[0].shape[1]
     slope, start = np.eye(d), np.zeros(d)
@@ -136,7 +136,7 @@ def _cell(layers: Layers, bounds: tuple[float, float], choose: Callable[..., Mas
         walls = np.concatenate([walls, normals * side[:, None]])
         offsets = np.concatenate([offsets, signals * side])
         slope, start = normals * on[:, None], signals * on
-    return Cell(walls, offsets, slope, start, on & (np.linalg.norm(slope, axis=1) > 0), bounds)
+    return Region(walls, offsets, slope, start, on & (np.linalg.norm(slope, axis=1) > 0), bounds)
 
 
 def _most_on(

@@ -15,7 +15,7 @@ _LEAST = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
+class LearnedAnswers:
     """What n inputs were answered.
 
     classes: n, the class of each; None of a regression
@@ -32,9 +32,9 @@ class Answers:
     def __len__(self) -> int:
         return len(self.shares)
 
-    def chosen(self, rows: "NDArray[np.intp]") -> "Answers":
+    def chosen(self, rows: "NDArray[np.intp]") -> "LearnedAnswers":
         """Some of them."""
-        return Answers(
+        return LearnedAnswers(
             None if self.classes is None else self.classes[rows],
             self.count,
             self.shares[rows],
@@ -42,16 +42,16 @@ class Answers:
         )
 
 
-def answers_of(offer: Offer, values: Array) -> Answers:
+def answers_of(offer: Offer, values: Array) -> LearnedAnswers:
     """Values as an oracle with this offer answers them."""
     if offer.values == "real" and (offer.outputs == 1 or offer.explained in (None, "real")):
-        return Answers(None, 0, values, values)
+        return LearnedAnswers(None, 0, values, values)
     if offer.values == "label":
         both = np.hstack([1 - values, values]) if offer.outputs == 1 else values
-        return Answers(both.argmax(axis=1), both.shape[1], both, None)
+        return LearnedAnswers(both.argmax(axis=1), both.shape[1], both, None)
     logits = _centred(offer, values)
     shares = _shares(logits)
-    return Answers(shares.argmax(axis=1), shares.shape[1], shares, logits)
+    return LearnedAnswers(shares.argmax(axis=1), shares.shape[1], shares, logits)
 
 
 def _centred(offer: Offer, values: Array) -> Array:
@@ -71,7 +71,7 @@ def _shares(logits: Array) -> Array:
 
 
 def shares_of(logits: Array) -> Array:
-    """n×count probabilities of logits as ``Answers.numbers`` has them."""
+    """n×count probabilities of logits as ``LearnedAnswers.numbers`` has them."""
     return _shares(logits)
 
 

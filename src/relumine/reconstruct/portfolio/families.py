@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.portfolio.answers import Answers, shares_of
+from relumine.reconstruct.portfolio.answers import LearnedAnswers, shares_of
 from relumine.reconstruct.portfolio.scaling import Scaling
 
 # n×d inputs to n×count probabilities, or to n×1 numbers of a regression.
 Predictor = Callable[[Array], Array]
-Learn = Callable[[Array, Answers, int], Predictor]
+Learn = Callable[[Array, LearnedAnswers, int], Predictor]
 Make = Callable[[int], Any]
 
 # A boosted regressor is fitted per output.
@@ -38,7 +38,7 @@ class Family:
     learn: Learn
 
 
-def families(kind: Kind, answers: Answers) -> list[Family]:
+def families(kind: Kind, answers: LearnedAnswers) -> list[Family]:
     """Those of a kind that fit these answers."""
     of_classes = _CLASSIFIERS[kind] if answers.classes is not None else {}
     of_numbers = _REGRESSORS[kind] if answers.numbers is not None else {}
@@ -56,7 +56,7 @@ def scaled(predictor: Predictor, scaling: Scaling) -> Predictor:
 
 
 def _classifier(make: Make) -> Learn:
-    def learn(rows: Array, answers: Answers, seed: int) -> Predictor:
+    def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         assert answers.classes is not None
         present = np.unique(answers.classes)
         if len(present) == 1:
@@ -85,7 +85,7 @@ def _probabilities(model: Any, rows: Array) -> Array:
 def _regressor(make: Make) -> Learn:
     """Of logits, or of a regression's numbers."""
 
-    def learn(rows: Array, answers: Answers, seed: int) -> Predictor:
+    def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         assert answers.numbers is not None
         mean, scale = answers.numbers.mean(axis=0), float(answers.numbers.std()) or 1.0
         models = _per_output(make, rows, (answers.numbers - mean) / scale, seed)
@@ -102,7 +102,7 @@ def _regressor(make: Make) -> Learn:
 def _of_shares(make: Make) -> Learn:
     """Of probabilities, which trees average; of a regression's numbers where there are no classes."""
 
-    def learn(rows: Array, answers: Answers, seed: int) -> Predictor:
+    def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         model = _fitted(make(seed), rows, answers.shares)
         return lambda rows: model.predict(rows).reshape(len(rows), -1)
 

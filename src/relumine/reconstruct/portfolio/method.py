@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.metering.metered import Spent
-from relumine.reconstruct.portfolio.answers import Answers, answers_of
+from relumine.reconstruct.portfolio.answers import LearnedAnswers, answers_of
 from relumine.reconstruct.portfolio.families import Family, Kind, Predictor, families, scaled
 from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
@@ -110,7 +110,7 @@ class _Race:
     """Families against each other, fold after fold; who falls behind is fitted no more."""
 
     def __init__(
-        self, field: list[Family], inputs: Array, answers: Answers, scalings: Mapping[str, Scaling], seed: int
+        self, field: list[Family], inputs: Array, answers: LearnedAnswers, scalings: Mapping[str, Scaling], seed: int
     ) -> None:
         self._rows = {name: scaling(inputs) for name, scaling in scalings.items()}
         self._answers, self._scalings, self._seed = answers, scalings, seed
@@ -154,7 +154,7 @@ class _Race:
         return f"; of {len(losses)} held-out answers" if len(losses) else "; too few answers to hold any out"
 
 
-def _losses(guesses: Array, answers: Answers) -> Array:
+def _losses(guesses: Array, answers: LearnedAnswers) -> Array:
     """Per input: another class, and to break ties a little of the squared error; the squared error of a regression."""
     squared: Array = np.square(guesses - answers.shares).sum(axis=1)
     if answers.classes is None:

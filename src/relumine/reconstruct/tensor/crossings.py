@@ -40,7 +40,7 @@ _FITS = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class Units:
+class CrossedUnits:
     """m units: ``rows`` m×d, ``biases`` m, ``outputs`` K×m, and their activation."""
 
     rows: Array
@@ -48,9 +48,9 @@ class Units:
     outputs: Array
     activation: Activation
 
-    def and_(self, new: "Units") -> "Units":
+    def and_(self, new: "CrossedUnits") -> "CrossedUnits":
         """These and further ones behind them."""
-        return Units(
+        return CrossedUnits(
             np.concatenate([self.rows, new.rows]),
             np.concatenate([self.biases, new.biases]),
             np.concatenate([self.outputs, new.outputs], axis=1),
@@ -64,7 +64,7 @@ class Units:
         jacobians = np.einsum("kh,nh,hd->nkd", self.outputs, slopes, self.rows, optimize=True)
         return self.activation(z) @ self.outputs.T, jacobians
 
-    def turned(self, skip: Array) -> tuple["Units", Array]:
+    def turned(self, skip: Array) -> tuple["CrossedUnits", Array]:
         """Turned around where that makes the linear part smaller, and what is left of it.
 
         For GELU, SiLU and softplus σ(z) = σ(−z) + z, so a unit turned around leaves v·aᵀ, and a line cannot tell
@@ -78,11 +78,11 @@ class Units:
         left = skip + (parts @ turn).reshape(skip.shape)
         if np.abs(left).max() > 1e-3 * np.abs(skip).max():
             return self, skip
-        return Units(self.rows * sign[:, None], self.biases * sign, self.outputs, self.activation), left
+        return CrossedUnits(self.rows * sign[:, None], self.biases * sign, self.outputs, self.activation), left
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class FarLine:
     """x = start + t·direction, at a distance of about ``far`` from where the units' boundaries meet."""
 
     start: Array
@@ -94,10 +94,10 @@ class Line:
         return self.start + t[:, None] * self.direction
 
 
-def far_line(centre: Array, scale: Array, dtype: DType, rng: np.random.Generator) -> Line:
+def far_line(centre: Array, scale: Array, dtype: DType, rng: np.random.Generator) -> FarLine:
     """A line that passes the centre at a great distance; ``scale`` is the size of each coordinate."""
     away, along = rng.standard_normal((2, len(centre)))
-    return Line(centre + _FAR[dtype] * scale * away, scale * along, _FAR[dtype])
+    return FarLine(centre + _FAR[dtype] * scale * away, scale * along, _FAR[dtype])
 
 
 class Crossings:
@@ -105,7 +105,7 @@ class Crossings:
 
     def __init__(
         self,
-        line: Line,
+        line: FarLine,
         ask: Callable[[Array], Answer],
         known: Callable[[Array], tuple[Array, Array]],
         noise: Noise,
@@ -176,7 +176,7 @@ class Crossings:
         split &= np.diff(self.t) > self._rounding * np.maximum(np.abs(self.t[1:]), self._line.far)
         return np.flatnonzero(split)
 
-    def units(self, activation: Activation | None) -> Units | None:
+    def units(self, activation: Activation | None) -> CrossedUnits | None:
         """Those that are met alone, all of the activation that fits most of them best."""
         alone = [found for cluster in self.clusters() if (found := self._alone(cluster)) is not None]
         if not alone:
@@ -189,7 +189,7 @@ class Crossings:
             return None
         made = [self._unit(alone[i], best[i]) for i in good]
         rows, biases, outputs = (np.array(parts) for parts in zip(*made, strict=True))
-        return Units(rows, biases, outputs.T, best[0].activation)
+        return CrossedUnits(rows, biases, outputs.T, best[0].activation)
 
     def _alone(self, cluster: slice) -> tuple[Array, Array, Array, Array] | None:
         """Places, slopes, output vector and row of one unit, if a single one is crossed here."""

@@ -16,7 +16,7 @@ from relumine.reconstruct.noise import noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.run import TensorRun
-from relumine.reconstruct.tensor.search import Search
+from relumine.reconstruct.tensor.search import TensorSearch
 from relumine.reconstruct.two_layer.agreement import Settings
 
 # Units that share a pattern are told apart where one of them switches: values show which inputs those are, so no more
@@ -69,7 +69,7 @@ class OrdinaryRun(TensorRun):
     def _find(self) -> None:
         with self.meter.phase("search"):
             seen = self._first()
-            self.search = Search(self._ask, self._next, self._near, seen, self.rng)
+            self.search = TensorSearch(self._ask, self._next, self._near, seen, self.rng)
             self._gather()
 
     def _first(self) -> Observations:

@@ -21,7 +21,7 @@ _SAME = 1 - 1e-7
 
 
 @dataclass(frozen=True, eq=False)
-class Terms:
+class RankOneTerms:
     """m terms g_i⊗v_i of length one: ``left`` m×N, ``right`` m×K."""
 
     left: Array
@@ -30,17 +30,17 @@ class Terms:
     def __len__(self) -> int:
         return len(self.left)
 
-    def likeness(self, other: "Terms") -> Array:
+    def likeness(self, other: "RankOneTerms") -> Array:
         """|cosine| of each of these with each of the others."""
         result: Array = np.abs(self.left @ other.left.T) * np.abs(self.right @ other.right.T)
         return result
 
-    def at(self, chosen: NDArray[np.intp]) -> "Terms":
+    def at(self, chosen: NDArray[np.intp]) -> "RankOneTerms":
         """Only these."""
-        return Terms(self.left[chosen], self.right[chosen])
+        return RankOneTerms(self.left[chosen], self.right[chosen])
 
 
-def rank_one_terms(space: Array, tolerance: float, rng: np.random.Generator) -> Terms:
+def rank_one_terms(space: Array, tolerance: float, rng: np.random.Generator) -> RankOneTerms:
     """The rank-one elements of the space with this orthonormal basis (N×K×h), h of them if all are found.
 
     Starts come from generalised eigenvectors (Harshman, Leurgans et al.) where N ≥ h, else from the subspace power
@@ -49,7 +49,7 @@ def rank_one_terms(space: Array, tolerance: float, rng: np.random.Generator) -> 
     tolerance: largest squared distance of a term of length one from the space
     """
     N, K, h = space.shape
-    found = Terms(np.empty((0, N)), np.empty((0, K)))
+    found = RankOneTerms(np.empty((0, N)), np.empty((0, K)))
     for i in range(_ROUNDS):
         if len(found) >= h:
             break
@@ -59,15 +59,15 @@ def rank_one_terms(space: Array, tolerance: float, rng: np.random.Generator) -> 
     return found
 
 
-def _with_new(found: Terms, terms: Terms) -> Terms:
+def _with_new(found: RankOneTerms, terms: RankOneTerms) -> RankOneTerms:
     for i in range(len(terms)):
         term = terms.at(np.array([i]))
         if not len(found) or found.likeness(term).max() < _SAME:
-            found = Terms(np.vstack([found.left, term.left]), np.vstack([found.right, term.right]))
+            found = RankOneTerms(np.vstack([found.left, term.left]), np.vstack([found.right, term.right]))
     return found
 
 
-def _rest(space: Array, found: Terms) -> Array:
+def _rest(space: Array, found: RankOneTerms) -> Array:
     """The part of the space orthogonal to the terms found: its maxima lie near the others."""
     coordinates = np.einsum("nkr,sn,sk->rs", space, found.left, found.right, optimize=True)
     complement = np.linalg.qr(coordinates, mode="complete")[0][:, len(found) :]
@@ -75,13 +75,13 @@ def _rest(space: Array, found: Terms) -> Array:
     return result
 
 
-def _climbed(space: Array, starts: int, rng: np.random.Generator) -> Terms:
+def _climbed(space: Array, starts: int, rng: np.random.Generator) -> RankOneTerms:
     """Maxima of ‖P(g⊗v)‖ from random starts, by eigenvectors of N×N and K×K matrices in turn."""
     right = rng.standard_normal((starts, space.shape[1]))
     for _ in range(_TURNS):
         left = _leading(np.einsum("nkr,sk->snr", space, right, optimize=True))
         right = _leading(np.einsum("nkr,sn->skr", space, left, optimize=True))
-    return Terms(left, right)
+    return RankOneTerms(left, right)
 
 
 def _leading(factors: Array) -> Array:
@@ -90,22 +90,22 @@ def _leading(factors: Array) -> Array:
     return result
 
 
-def _eigenvectors(space: Array, rng: np.random.Generator) -> Terms:
+def _eigenvectors(space: Array, rng: np.random.Generator) -> RankOneTerms:
     """The terms as eigenvectors of a pencil: two mixtures of slices are G·D·R and G·D'·R with diagonal D and D'."""
     long = space if len(space) >= space.shape[1] else space.transpose(1, 0, 2)
     mixtures = np.einsum("nkr,kj->jnr", long, np.linalg.qr(rng.standard_normal((long.shape[1], 2)))[0])
     vectors = np.real(np.linalg.eig(np.linalg.lstsq(mixtures[0], mixtures[1], rcond=None)[0])[1])
     left, _, right = np.linalg.svd(np.einsum("nkr,rs->snk", space, vectors), full_matrices=False)
-    return Terms(left[:, :, 0], right[:, 0, :])
+    return RankOneTerms(left[:, :, 0], right[:, 0, :])
 
 
-def _refined(space: Array, terms: Terms) -> tuple[Terms, Array]:
+def _refined(space: Array, terms: RankOneTerms) -> tuple[RankOneTerms, Array]:
     """Newton's method on ‖(I − P)(g⊗v)‖² = 0, and the squared distances that are left."""
     left, right = terms.left, terms.right
     for _ in range(_STEPS):
         left, right = _newton(space, left, right)
     inside = np.einsum("nkr,sn,sk->sr", space, left, right, optimize=True)
-    return Terms(left, right), 1 - (inside * inside).sum(axis=1)
+    return RankOneTerms(left, right), 1 - (inside * inside).sum(axis=1)
 
 
 def _newton(space: Array, left: Array, right: Array) -> tuple[Array, Array]:

@@ -6,8 +6,8 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
-from relumine.reconstruct.tensor.search import Search
-from relumine.reconstruct.two_layer.agreement import EXACT, Run
+from relumine.reconstruct.tensor.search import TensorSearch
+from relumine.reconstruct.two_layer.agreement import EXACT, TwoLayerRun
 
 # Inputs are asked at this multiple of the scale of the data: a unit that none of them switches costs a query later.
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.
@@ -19,10 +19,10 @@ _FAR_POINTS = 3
 _IN_VAIN = 3
 
 
-class TensorRun(Run):
+class TensorRun(TwoLayerRun):
     """The state of one reconstruction by the tensor."""
 
-    search: Search | None = None
+    search: TensorSearch | None = None
 
     @property
     def _state(self) -> int | None:
@@ -33,14 +33,14 @@ class TensorRun(Run):
         return len(self._searched.units) if self.search is not None else 0
 
     @property
-    def _searched(self) -> Search:
+    def _searched(self) -> TensorSearch:
         assert self.search is not None
         return self.search
 
     def _find(self) -> None:
         with self.meter.phase("calibrate"):
             seen = self._first()
-        self.search = Search(self._ask, self._fresh, self._near, seen, self.rng)
+        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng)
         with self.meter.phase("search"):
             self.search.run()
 

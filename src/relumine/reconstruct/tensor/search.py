@@ -1,4 +1,4 @@
-"""Search: which inputs to ask until every answered piece is explained by units.
+"""TensorSearch: which inputs to ask until every answered piece is explained by units.
 
 Gaussian inputs around one base come first: where h ≤ d and h is at most about K·17 their tensor shows all units at
 once. Where more units switch than can be told apart, inputs in a small ball around a fresh centre show those that
@@ -56,7 +56,7 @@ class Cluster:
         self.known = 0  # units that were known at the last of them
 
 
-class Search:
+class TensorSearch:
     """Everything seen so far, the units that explain it, and what is left."""
 
     def __init__(

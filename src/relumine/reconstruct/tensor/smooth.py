@@ -14,7 +14,7 @@ from relumine.reconstruct.activation import Activation
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Stop
-from relumine.reconstruct.tensor.crossings import Crossings, Units, far_line
+from relumine.reconstruct.tensor.crossings import CrossedUnits, Crossings, far_line
 from relumine.reconstruct.tensor.gauss_newton import polished
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.shape import CANDIDATES, Shapes, shapes_of
@@ -75,7 +75,7 @@ class SmoothRun:
         self._scale = _SCALE
         self._noise = seen.noise
         self._seen = seen
-        self._units: Units | None = None
+        self._units: CrossedUnits | None = None
         self._network: Network | None = None
         self._gap: float | None = None
 

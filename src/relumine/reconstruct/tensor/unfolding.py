@@ -12,7 +12,7 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.noise import Noise
-from relumine.reconstruct.tensor.rank_one import Terms, rank_one_terms
+from relumine.reconstruct.tensor.rank_one import RankOneTerms, rank_one_terms
 
 # Points per h/K at which the terms of random networks were found in every case (784-64-10, 50-32-10, 50-32-3; 1.6 was
 # enough in all but one of 72), and some to spare. h/(K − 1) + 1 is the least that determines them (Domanov, De
@@ -91,7 +91,7 @@ class Unfolding:
             return None
         return Directions(terms.left @ self.basis.T, terms.right, _third(terms, self.long.T).T)
 
-    def _terms(self, matrix: Array, shape: tuple[int, int], rng: np.random.Generator) -> Terms | None:
+    def _terms(self, matrix: Array, shape: tuple[int, int], rng: np.random.Generator) -> RankOneTerms | None:
         left, sizes, _ = np.linalg.svd(matrix, full_matrices=False)
         rank = _rank(sizes, self.noise, matrix.size)
         if rank == 0 or rank >= len(matrix):
@@ -110,7 +110,7 @@ def unfolded(jacobians: Array, noise: Noise) -> Unfolding:
     return Unfolding(np.einsum("nkd,kj->njd", jacobians, basis), basis, noise)
 
 
-def _third(terms: Terms, matrix: Array) -> Array:
+def _third(terms: RankOneTerms, matrix: Array) -> Array:
     """The third factor of every term, m×…, by least squares from an unfolding whose columns the others span."""
     products = np.einsum("sn,sk->nks", terms.left, terms.right).reshape(-1, len(terms))
     return np.asarray(np.linalg.lstsq(products, matrix, rcond=None)[0], dtype=np.float64)

@@ -58,7 +58,7 @@ class _Polish:
     uncertainty: float | None
 
 
-class Run(ABC):
+class TwoLayerRun(ABC):
     """The state of one reconstruction."""
 
     def __init__(

@@ -11,7 +11,7 @@ from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.polish.answers import Remembering
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
-from relumine.reconstruct.two_layer.mending import Findings
+from relumine.reconstruct.two_layer.mending import LineFindings
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
 
@@ -141,7 +141,7 @@ class Asker:
 
     # -- the line
 
-    def opened(self, line: Line, near: float, answer: Answer) -> Findings:
+    def opened(self, line: Line, near: float, answer: Answer) -> LineFindings:
         """What is known once both ends of the line are answered as well."""
         low, high = self._range(line, answer)
         for _ in range(40):
@@ -155,7 +155,7 @@ class Asker:
         points = self.comparison.representable(line.points([0.0, near]))
         sights = [*line.sights([0.0, near], points, answer, self.noise), *seen]
         search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
-        return Findings(search, sights[0])
+        return LineFindings(search, sights[0])
 
     def _range(self, line: Line, answer: Answer) -> tuple[float, float]:
         # Rounding hides where tangents meet that are seen from afar.

@@ -9,8 +9,8 @@ from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.search import Kink
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Evidence, Outcome, Stop
-from relumine.reconstruct.two_layer.agreement import EXACT, Run, Settings
-from relumine.reconstruct.two_layer.mending import Added, AskOnLine, Findings, Ray
+from relumine.reconstruct.two_layer.agreement import EXACT, Settings, TwoLayerRun
+from relumine.reconstruct.two_layer.mending import Added, AskOnLine, LineFindings, Ray
 from relumine.reconstruct.two_layer.pair import told_apart
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
@@ -19,12 +19,12 @@ _PATIENCE = 25
 _RAYS = 3
 
 
-class LineRun(Run):
+class LineRun(TwoLayerRun):
     """The state of one reconstruction along a line."""
 
     def __init__(self, settings: Settings, meter: Metered, rng: np.random.Generator) -> None:
         super().__init__(settings, meter, rng)
-        self.findings: Findings | None = None
+        self.findings: LineFindings | None = None
         self.proven: set[float] = set()
 
     @property
@@ -132,7 +132,7 @@ class LineRun(Run):
         return jacobian
 
     @property
-    def _found(self) -> Findings:
+    def _found(self) -> LineFindings:
         assert self.findings is not None
         return self.findings
 

@@ -72,7 +72,7 @@ class _Change:
     t: float
 
 
-class Findings:
+class LineFindings:
     """All that is known: the line's kinks, units that the searched part of the line does not meet, and witnesses."""
 
     def __init__(self, search: LineSearch, reference: Sight) -> None:

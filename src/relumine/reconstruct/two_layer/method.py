@@ -12,7 +12,7 @@ from relumine.reconstruct.tensor.ordinary import OrdinaryRun
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.top_class.method import TopRun
-from relumine.reconstruct.two_layer.agreement import Run
+from relumine.reconstruct.two_layer.agreement import TwoLayerRun
 from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.verification import FRESH_POINTS
 from relumine.reconstruct.verification.domain import rows_of
@@ -76,12 +76,12 @@ class TwoLayer:
         if outcome in _DOUBTED and type(run) is TensorRun and left >= _LEAST:
             run = LineRun(replace(self, limit=left), meter, rng)
             outcome, remark = attempt(run.reconstruct)
-        if self.inputs is None and isinstance(run, Run) and run.smooth(outcome):
+        if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)
             outcome, remark = attempt(run.reconstruct)
         return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
 
-    def _run(self, meter: Metered, rng: np.random.Generator) -> Run | TopRun | SmoothRun:
+    def _run(self, meter: Metered, rng: np.random.Generator) -> TwoLayerRun | TopRun | SmoothRun:
         offer = meter.offer
         if self.inputs is not None:
             return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
