@@ -7,7 +7,7 @@ from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
-from relumine.reconstruct.values.fit import Known, answered
+from relumine.reconstruct.values.fit import KnownUnits, answered
 from relumine.reconstruct.verification.domain import Domain
 
 # By how much a computed value errs at most, and typically, in rounding units of the terms that it is the sum of.
@@ -40,16 +40,16 @@ class Asker:
         self.paid.append((points, values))
         return values
 
-    def everything(self, farthest: float) -> Known:
+    def everything(self, farthest: float) -> KnownUnits:
         """All that was paid for, at points no farther out than this."""
         points, values = (np.concatenate(parts) for parts in zip(*self.paid, strict=True))
         near = np.linalg.norm(points, axis=1) <= farthest
         return self.known(points[near], values[near])
 
-    def known(self, points: Array, values: Array) -> Known:
+    def known(self, points: Array, values: Array) -> KnownUnits:
         """These answers beside the errors to expect of them."""
         errors = self.noise.absolute / np.sqrt(3) + _TYPICALLY * self.noise.relative * self._sizes(points, values)
-        return Known(points, values, errors + 1e-300, self.probabilities)
+        return KnownUnits(points, values, errors + 1e-300, self.probabilities)
 
     def bounds(self, points: Array, answers: Array) -> Array:
         """n×K: by how much the answers at these points err at most."""

@@ -1,4 +1,4 @@
-"""Fit a one-hidden-layer network to values: Levenberg and Marquardt's method, from a start a few per cent off.
+"""A one-hidden-layer network fitted to values by Levenberg–Marquardt, from a start a few per cent off.
 
 polish.py takes it for known which units are on, and stays with a step that makes things worse. From values alone the
 start is too rough for that: here the patterns are computed anew at each step, and steps are shortened until they help.
@@ -31,7 +31,7 @@ _DRAWS = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class KnownUnits:
     """``values`` n×K at ``points`` n×d, and the expected ``errors`` n×K; behind a softmax if ``probabilities``."""
 
     points: Array
@@ -46,11 +46,11 @@ def answered(logits: Array, probabilities: bool) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class ValuesFit:
     """A function beside the values that it was fitted to; its linear term is zero, and stays so, if ``plain``."""
 
     shallow: Shallow
-    known: Known
+    known: KnownUnits
     plain: bool
 
     @property
@@ -100,7 +100,7 @@ class Fit:
         result: Array = np.max([np.abs(answered(after, probabilities) - before) for after in moved], axis=0)
         return result
 
-    def improved(self) -> "Fit":
+    def improved(self) -> "ValuesFit":
         """The best fit that steps from here lead to."""
         fit, damping = self, _DAMPING
         for _ in range(_STEPS):
@@ -203,7 +203,7 @@ class Fit:
             return np.zeros_like(gradient)
         return solution
 
-    def _moved(self, step: Array) -> "Fit":
+    def _moved(self, step: Array) -> "ValuesFit":
         model, wide = self.shallow, self._inputs.shape[1]
         rows = step[: model.units * wide].reshape(-1, wide)
         ends = step[model.units * wide :].reshape(len(model.offset), -1)

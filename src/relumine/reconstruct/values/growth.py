@@ -11,7 +11,7 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.lines.shallow import Shallow
-from relumine.reconstruct.values.fit import Fit
+from relumine.reconstruct.values.fit import ValuesFit
 
 # Directions tried, for each output; and where along them the unit's boundary may lie, in spreads of the points.
 _DIRECTIONS = 3
@@ -20,7 +20,7 @@ _PLACES = (-1.0, -0.3, 0.3, 1.0)
 _DETERMINED = 1.5
 
 
-def grown(fit: Fit) -> Fit:
+def grown(fit: ValuesFit) -> ValuesFit:
     """The fit with one more unit, where it explains most of what is left."""
     points, left = fit.known.points, fit.unexplained
     best = max(_candidates(points, left), key=lambda unit: _gain(points, left, *unit))
@@ -37,7 +37,7 @@ def grown(fit: Fit) -> Fit:
     return replace(fit, shallow=more).improved()
 
 
-def without_idle(fit: Fit, most: float) -> Fit:
+def without_idle(fit: ValuesFit, most: float) -> ValuesFit:
     """The fit without units that are not needed to keep its misfit below ``most``."""
     while fit.shallow.units > 1:
         model = fit.shallow
@@ -49,7 +49,7 @@ def without_idle(fit: Fit, most: float) -> Fit:
     return fit
 
 
-def undetermined(fit: Fit) -> int | None:
+def undetermined(fit: ValuesFit) -> int | None:
     """A unit that is on, or off, at fewer points than could determine it: it may be anything elsewhere."""
     (d, outputs), on = (fit.known.points.shape[1], fit.known.values.shape[1]), fit.shallow.active(fit.known.points) > 0
     fewer = np.minimum(on.sum(axis=0), (~on).sum(axis=0))
@@ -57,7 +57,7 @@ def undetermined(fit: Fit) -> int | None:
     return int(rare[np.argmin(fewer[rare])]) if len(rare) else None
 
 
-def without_undetermined(fit: Fit, most: float) -> Fit:
+def without_undetermined(fit: ValuesFit, most: float) -> ValuesFit:
     """The fit without units that its points do not determine, as far as they are not needed."""
     while fit.shallow.units > 1 and (unit := undetermined(fit)) is not None:
         shorter = _without(fit, unit)
@@ -67,7 +67,7 @@ def without_undetermined(fit: Fit, most: float) -> Fit:
     return fit
 
 
-def _without(fit: Fit, unit: int) -> Fit:
+def _without(fit: ValuesFit, unit: int) -> ValuesFit:
     model, kept = fit.shallow, np.arange(fit.shallow.units) != unit
     fewer = Shallow(model.jacobian, model.offset, model.outputs[kept], model.rows[kept], model.biases[kept])
     return replace(fit, shallow=fewer).improved()

@@ -35,7 +35,7 @@ _BLUNT, _ENOUGH = 0.05, 24
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ValuePiece:
     """f(t) = value + slope·(t − at), seen for low ≤ t ≤ high; all others are K numbers.
 
     error, tilt: by how much value and slope may err
@@ -67,7 +67,7 @@ class Meeting:
     agree: bool
 
 
-def meeting(left: Piece, right: Piece) -> Meeting:
+def meeting(left: ValuePiece, right: ValuePiece) -> Meeting:
     """Where these pieces meet, from all outputs, each weighed by what is known of it."""
     change = right.slope - left.slope
     middle = (left.high + right.low) / 2
@@ -85,7 +85,7 @@ def meeting(left: Piece, right: Piece) -> Meeting:
 class Shown:
     """What a line shows: its pieces from left to right, and the kinks between them."""
 
-    pieces: list[Piece]
+    pieces: list[ValuePiece]
 
     @property
     def kinks(self) -> list[float]:
@@ -152,14 +152,14 @@ class NoisyLine:
 
     # -- runs: samples first … last − 1
 
-    def _piece(self, first: int, last: int) -> Piece:
+    def _piece(self, first: int, last: int) -> ValuePiece:
         t, f = self._t[first:last, None], self._f[first:last]
         weight = 1 / self._errors[first:last] ** 2
         total = weight.sum(axis=0)
         at, value = (weight * t).sum(axis=0) / total, (weight * f).sum(axis=0) / total
         along = (weight * (t - at) ** 2).sum(axis=0)
         slope = (weight * (t - at) * (f - value)).sum(axis=0) / along
-        return Piece(float(t[0, 0]), float(t[-1, 0]), at, value, slope, total**-0.5, along**-0.5)
+        return ValuePiece(float(t[0, 0]), float(t[-1, 0]), at, value, slope, total**-0.5, along**-0.5)
 
     def _straight(self, first: int, last: int) -> bool:
         piece = self._piece(first, last)
@@ -213,7 +213,7 @@ class NoisyLine:
         return {t for t in (met.t - met.error, met.t + met.error) if inside[0] < t < inside[1]}
 
 
-def _is_curve(pieces: list[Piece]) -> bool:
+def _is_curve(pieces: list[ValuePiece]) -> bool:
     """Whether the pieces of a smooth curve look like this: no kink is sharp."""
     blunt = [meeting(a, b).error > _BLUNT * min(a.high - a.low, b.high - b.low) for a, b in pairwise(pieces)]
     return len(blunt) >= _ENOUGH and sum(blunt) > 0.7 * len(blunt)

@@ -17,10 +17,10 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.values.asker import Asker
-from relumine.reconstruct.values.fit import LARGEST, Fit, Known, answered
+from relumine.reconstruct.values.fit import LARGEST, KnownUnits, ValuesFit, answered
 from relumine.reconstruct.values.growth import grown, undetermined, without_idle, without_undetermined
 from relumine.reconstruct.values.line import NoisyLine, Shown
-from relumine.reconstruct.values.pool import Pool
+from relumine.reconstruct.values.pool import CandidatePool
 from relumine.reconstruct.values.slopes import assembled, slopes
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
@@ -89,7 +89,7 @@ class FewDigits:
         # Lines end where a box does, or where the softmax saturates: one does not meet all units.
         self.short = meter.offer.box is not None or self.ask.probabilities
         self.comparison = Comparison(meter, rng, domain)
-        self.pool = Pool(float(np.sqrt(self.offer.dimension)))
+        self.pool = CandidatePool(float(np.sqrt(self.offer.dimension)))
         self.averaged = False
         self.model: Shallow | None = None
         self.spacing: float | None = None
@@ -113,7 +113,7 @@ class FewDigits:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
         raise Stop(Outcome.NOT_VERIFIED, "a network explains the values that it was fitted to, but not all fresh ones")
 
-    def _settled(self, fit: Fit) -> bool:
+    def _settled(self, fit: ValuesFit) -> bool:
         """Whether fresh values agree; what contradicts a fit that explains all else is fitted too, a few times."""
         for _ in range(_ROUNDS):
             self.model = fit.shallow
@@ -196,7 +196,7 @@ class FewDigits:
 
     # -- fitting
 
-    def _fitted(self, start: Shallow) -> Fit:
+    def _fitted(self, start: Shallow) -> ValuesFit:
         """Fit to fresh values what the last line showed, or what all lines did if that is more; then to all values."""
         known = self._fresh_for(start, units=max(start.units, len(self.pool)))
         pooled = self._pooled(known) if len(self.pool) > start.units else None
@@ -207,30 +207,30 @@ class FewDigits:
         everything = self._fitted_to_all(self._turned(fit))
         return without_undetermined(everything, self._most_misfit)
 
-    def _fitted_to_all(self, fit: Fit) -> Fit:
+    def _fitted_to_all(self, fit: ValuesFit) -> ValuesFit:
         everything = self.ask.everything(_FAR * float(np.linalg.norm(self.fresh[0], axis=1).max()))
-        return Fit(fit.shallow, everything, fit.plain).improved()
+        return ValuesFit(fit.shallow, everything, fit.plain).improved()
 
-    def _pooled(self, known: Known) -> Shallow | None:
+    def _pooled(self, known: KnownUnits) -> Shallow | None:
         """The function of all units that any line showed, if there are enough values to tell."""
         logits = self.ask.as_logits(known.points, known.values)
         shown = np.isfinite(logits).all(axis=1)
         points, logits = known.points[shown], logits[shown]
         return self.pool.model(points, logits, self.ask.logit_bounds(points, logits))
 
-    def _fitted_to(self, known: Known, start: Shallow) -> Fit:
+    def _fitted_to(self, known: KnownUnits, start: Shallow) -> ValuesFit:
         plain = _plain(start)
-        return Fit(plain or start, known, plain is not None).improved()
+        return ValuesFit(plain or start, known, plain is not None).improved()
 
-    def _turned(self, fit: Fit) -> Fit:
+    def _turned(self, fit: ValuesFit) -> ValuesFit:
         """The fit without a linear term, if that explains the values too."""
         plain = None if fit.plain else _plain(fit.shallow)
         if plain is None:
             return fit
-        turned = Fit(plain, fit.known, True).improved()
+        turned = ValuesFit(plain, fit.known, True).improved()
         return turned if self._explained(turned) else fit
 
-    def _grown(self, fit: Fit) -> Fit:
+    def _grown(self, fit: ValuesFit) -> ValuesFit:
         """Add units as long as that explains much of what is left; then leave out those that do not matter."""
         if self._explained(fit):
             return fit
@@ -243,7 +243,7 @@ class FewDigits:
                 return without_idle(fit, self._most_misfit)
         return fit
 
-    def _explained(self, fit: Fit) -> bool:
+    def _explained(self, fit: ValuesFit) -> bool:
         """Whether noise explains by how much the values are off."""
         return fit.misfit <= self._most_misfit
 
@@ -251,13 +251,13 @@ class FewDigits:
     def _most_misfit(self) -> float:
         return _MISFIT if self.ask.noise.absolute > 0 else _MISFIT_SINGLE
 
-    def _fresh_for(self, start: Shallow, units: int) -> Known:
+    def _fresh_for(self, start: Shallow, units: int) -> KnownUnits:
         """Enough fresh values to fit a network with so many units."""
         d, outputs = self.offer.dimension, self.offer.outputs
         count = units * (d + 1 + outputs) + outputs * (1 if _plain(start) else 1 + d)
         return self._fresh(-(-_PER_PARAMETER * count // outputs) + self.points)
 
-    def _fresh(self, count: int) -> Known:
+    def _fresh(self, count: int) -> KnownUnits:
         """At least so many fresh values; those that were asked for an earlier fit are as good."""
         spread = _SPREAD if self.offer.box is None and not self.ask.probabilities else 1.0
         missing = max(count - len(self.fresh[0]), 0)
@@ -291,7 +291,7 @@ class FewDigits:
         kind = Answering if self.ask.probabilities else Shallow
         return kind(model.jacobian, model.offset, model.outputs, model.rows, model.biases)
 
-    def _verified(self, fit: Fit) -> bool:
+    def _verified(self, fit: ValuesFit) -> bool:
         """Whether all that was fitted is explained by noise, and fresh values are to within twice its effect."""
         shown = self._shown_by(fit.shallow)
         self.comparison.ask(self.comparison.fresh(self.points))

@@ -21,7 +21,7 @@ _STRANGE = 0.6
 
 
 @dataclass(frozen=True, eq=False)
-class Unit:
+class CandidateUnit:
     """w·relu(a·x + b): ``row`` a has length one, and errs by ``error``."""
 
     output: Array
@@ -30,12 +30,12 @@ class Unit:
     error: float
 
 
-class Pool:
+class CandidatePool:
     """Units; ``size`` is the typical length of the points that matter."""
 
     def __init__(self, size: float) -> None:
         self._size = size
-        self._units: list[Unit] = []
+        self._units: list[CandidateUnit] = []
 
     def __len__(self) -> int:
         return len(self._units)
@@ -44,16 +44,16 @@ class Pool:
         """Take note of all units of a model, whose rows err by this."""
         for output, row, bias, error in zip(model.outputs, model.rows, model.biases, errors, strict=True):
             if error < _WORST:
-                self._add(Unit(output, row, float(bias), float(error)))
+                self._add(CandidateUnit(output, row, float(bias), float(error)))
 
-    def _add(self, unit: Unit) -> None:
+    def _add(self, unit: CandidateUnit) -> None:
         for i, known in enumerate(self._units):
             if self._same(known, unit):
                 self._units[i] = min(known, unit, key=lambda one: one.error)
                 return
         self._units.append(unit)
 
-    def _same(self, one: Unit, other: Unit) -> bool:
+    def _same(self, one: CandidateUnit, other: CandidateUnit) -> bool:
         allowed = max(_SAME, _TIMES * (one.error + other.error))
         sign = float(np.copysign(1.0, one.row @ other.row))
         largest = max(float(np.linalg.norm(one.output)), float(np.linalg.norm(other.output)))
@@ -77,7 +77,7 @@ class Pool:
         return None
 
 
-def _weighed(units: list[Unit], points: Array, logits: Array, errors: Array) -> Shallow:
+def _weighed(units: list[CandidateUnit], points: Array, logits: Array, errors: Array) -> Shallow:
     """Outputs, linear term and offset by least squares, each logit weighed by its error."""
     rows, biases = np.array([unit.row for unit in units]), np.array([unit.bias for unit in units])
     signals = np.maximum(points @ rows.T + biases, 0)

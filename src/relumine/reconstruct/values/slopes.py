@@ -30,7 +30,7 @@ Ask = Callable[[Array], tuple[Array, Array]]
 
 
 @dataclass(frozen=True, eq=False)
-class Slopes:
+class SlopeFit:
     """The gradients of all cells of a line: ``jacobians`` and their ``errors``, cells×K×d."""
 
     jacobians: Array
@@ -48,7 +48,7 @@ def middles(kinks: list[float], ends: tuple[float, float]) -> tuple[list[float],
     return places, [min(abs(t - kink) for kink in kinks) for t in places]
 
 
-def slopes(line: Line, shown: Shown, ask: Ask, ends: tuple[float, float], box: tuple[float, float] | None) -> Slopes:
+def slopes(line: Line, shown: Shown, ask: Ask, ends: tuple[float, float], box: tuple[float, float] | None) -> SlopeFit:
     """Measure the gradient in the middle of every cell; ``ask(points) -> values, bounds`` (n×K both)."""
     size = float(np.linalg.norm(line.direction))
     jacobians, errors = [], []
@@ -56,7 +56,7 @@ def slopes(line: Line, shown: Shown, ask: Ask, ends: tuple[float, float], box: t
         found = _gradient(line.points([t])[0], _STEP * size * reach / (1 + abs(t)), ask, box)
         jacobians.append(found[0])
         errors.append(found[1])
-    return Slopes(np.array(jacobians), np.array(errors))
+    return SlopeFit(np.array(jacobians), np.array(errors))
 
 
 def _gradient(point: Array, step: float, ask: Ask, box: tuple[float, float] | None) -> tuple[Array, Array]:
@@ -87,7 +87,7 @@ def _gradient(point: Array, step: float, ask: Ask, box: tuple[float, float] | No
     return jacobian, errors
 
 
-def assembled(line: Line, shown: Shown, found: Slopes) -> tuple[Shallow, Array]:
+def assembled(line: Line, shown: Shown, found: SlopeFit) -> tuple[Shallow, Array]:
     """The function whose slopes along the line, and gradients beside it, are these; units are off at t = 0.
 
     Also by how much each unit's row errs typically, in units of its length.
