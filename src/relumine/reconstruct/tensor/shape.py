@@ -18,7 +18,7 @@ CANDIDATES = ("tanh", "gelu", "gelu_tanh", "silu", "softplus", "elu")
 # and centres from left of all points to right of them.
 _SCALES = np.geomspace(0.1, 30, 14)
 _CENTRES = np.linspace(-4, 4, 25)
-# The best places of the grid that are refined, and by how many steps of Levenberg and Marquardt.
+# The best places of the grid that are refined, and by how many Levenberg–Marquardt steps.
 _STARTS = 12
 _STEPS = 60
 
