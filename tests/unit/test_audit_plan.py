@@ -126,10 +126,12 @@ def test_an_exact_attack_that_met_another_class_of_models_is_not_tried_again():
 
 def test_what_the_main_milestone_takes_is_narrowed_down_by_ratio():
     missed, reached = record(budget=100, agreement=0.9), record(budget=1000, agreement=0.96)
-    assert between(LINE, [missed]) is None
-    assert between(LINE, [missed, reached]) == Case("logits", "", "learned", 316, 0)
-    assert between(LINE, [missed, reached, record(budget=316, agreement=0.97)]).budget == 178
-    assert between(LINE, [missed, reached, record(budget=316, agreement=0.93)]).budget == 562
-    assert between(LINE, [missed, record(budget=140, agreement=0.96)]) is None
+    assert between(LINE, [missed]) == []
+    assert between(LINE, [missed, reached]) == [Case("logits", "", "learned", 316, 0)]
+    assert [one.budget for one in between(LINE, [missed, reached, record(budget=316, agreement=0.97)])] == [178]
+    assert [one.budget for one in between(LINE, [missed, reached, record(budget=316, agreement=0.93)])] == [562]
+    assert between(LINE, [missed, record(budget=140, agreement=0.96)]) == []
+    both = between(LINE, [missed, reached, replace(reached, case=replace(reached.case, attack="exact"))])
+    assert [one.attack for one in both] == ["exact", "learned"]
     elsewhere = replace(reached, case=replace(reached.case, level="label"))
-    assert between(LINE, [missed, elsewhere]) is None
+    assert between(LINE, [missed, elsewhere]) == []

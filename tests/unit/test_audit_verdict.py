@@ -8,7 +8,7 @@ from audits import about, failed, record
 from relumine.audit.curves import curves_of
 from relumine.audit.data import GAUSSIAN
 from relumine.audit.levels import LEVELS
-from relumine.audit.result import Control, Curve, Record
+from relumine.audit.result import ORDINARY, Control, Curve, Record
 from relumine.audit.verdict import controls_of, limits_of, per_cent, queries, verdict_of, warnings_of
 
 
@@ -27,7 +27,7 @@ def curves(*records: list[Record]) -> tuple[Curve, ...]:
 
 
 def verdict(*records: list[Record], **facts: object) -> str:
-    return verdict_of(curves(*records), about(**facts))
+    return verdict_of(curves(*records), about(**facts), [one for each in records for one in each])
 
 
 def warnings(*records: list[Record], **facts: object) -> str:
@@ -47,6 +47,15 @@ def test_an_exact_copy_is_named_with_its_price():
     assert "can be copied exactly. In all 3 runs an attacker who sees its gradients of all classes" in said
     assert "53 queries (52 to 54)" in said
     assert "From its logits alone, without explanations, these attacks did not manage that with 100 queries" in said
+    assert "ordinary requests" not in said
+
+
+def test_what_ordinary_requests_give_away_is_said_beside_an_exact_copy():
+    few = [record(0.5, 1, seed, attack=ORDINARY.name) for seed in range(3)]
+    more = [record(0.97, 10, seed, attack=ORDINARY.name, outcome="INCOMPLETE") for seed in range(3)]
+    said = verdict(few, more, exact(100, 52))
+    assert "Even 10 ordinary requests, none of them chosen, gave a copy that" in said
+    assert "97.0% of the test inputs" in said
 
 
 def test_runs_that_failed_to_copy_are_not_hidden():

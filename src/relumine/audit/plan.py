@@ -183,17 +183,19 @@ def _hopeless(attack: AttackKey, records: Sequence[Record]) -> bool:
     return bool(own) and all(record.outcome in _FINAL for record in _last(own))
 
 
-def between(line: CurvePlan, records: Sequence[Record]) -> Case | None:
-    """The case that halves, by ratio, what is open about the queries to the main milestone; None if little is.
+def between(line: CurvePlan, records: Sequence[Record]) -> list[Case]:
+    """The cases that halve, by ratio, what is open about the queries to the main milestone; none if little is.
 
-    It is one of the attack that reached it with the smallest budget, and of any seed.
+    One for each attack that reached it with the smallest budget, and of any seed: the best at a large budget need not
+    be the best at a small one.
     """
     reached = [record for record in records if record.measures is not None and record.measures.agreement >= _REACHED]
     if not reached:
-        return None
-    first = min(reached, key=lambda record: (record.case.budget, record.queries)).case
+        return []
+    first = min((record.case for record in reached), key=lambda case: case.budget)
     missed = max((record.case.budget for record in records if record.case.budget < first.budget), default=0)
     middle = round((missed * first.budget) ** 0.5)
     if first.level != line.level.name or not missed < middle < first.budget or first.budget < _CLOSE * missed:
-        return None
-    return replace(first, budget=middle)
+        return []
+    attacks = {one.case.attack for one in reached if one.case.budget == first.budget and one.case.level == first.level}
+    return [replace(first, attack=attack, budget=middle) for attack in sorted(attacks)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -196,8 +197,8 @@ class _AuditRun:
     def _bisect(self) -> None:
         """Narrow down between two budgets what the main milestone takes, by the attacks that reached it."""
         for _ in range(BISECTIONS):
-            open_ones = [between(line, self._of(line)) for line in self._lines if not line.defence]
-            gaps = {(one.level, one.attack, one.budget) for one in open_ones if one is not None}
+            open_ones = chain.from_iterable(between(line, self._of(line)) for line in self._lines if not line.defence)
+            gaps = {(one.level, one.attack, one.budget) for one in open_ones}
             seeds = range(self._settings.seeds)
             self._carry_out(
                 [Case(level, "", name, budget, seed) for level, name, budget in sorted(gaps) for seed in seeds]
@@ -337,7 +338,7 @@ def _result(
     shown = _best(finished.values())
     return AuditResult(
         about=about,
-        verdict=verdict_of(curves, about),
+        verdict=verdict_of(curves, about, records),
         warnings=warnings_of(curves, about, records),
         curves=curves,
         controls=controls_of(curves, about),

@@ -7,6 +7,8 @@ queries*; it is never called safe. Agreement that a constant guess has, too, is 
 from collections.abc import Collection, Sequence
 from math import floor, log10, sqrt
 
+import numpy as np
+
 from relumine.audit.curves import REACHED
 from relumine.audit.data import GAUSSIAN
 from relumine.audit.result import MILESTONES, ORDINARY, About, Control, Curve, Need, Record, Spread
@@ -31,7 +33,7 @@ _GOALS = {REACHED: f"{REACHED} % agreement", "exact": "exact reconstruction"}
 # Verdict
 
 
-def verdict_of(curves: Sequence[Curve], about: About) -> str:
+def verdict_of(curves: Sequence[Curve], about: About, records: Collection[Record] = ()) -> str:
     """What came out, in a few sentences for a reader who has never heard of these attacks."""
     plain = [curve for curve in curves if not curve.defence]
     own = [curve for curve in plain if curve.level in about.exposed] or plain
@@ -42,7 +44,7 @@ def verdict_of(curves: Sequence[Curve], about: About) -> str:
             "good as one that has."
         )
     if exact is not None:
-        said = [_exact(exact, about), _ordinary(exact, about), _without_explanations(exact, plain, "exact")]
+        said = [_exact(exact, about), _ordinary(exact, about, records), _without_explanations(exact, plain, "exact")]
         said.append(f"There was little to copy: {_constant_guess(about)}." if _constant(about) else "")
     elif reached is not None:
         said = [_imitated(reached, about), _without_explanations(reached, plain, REACHED)]
@@ -59,15 +61,18 @@ def _exact(curve: Curve, about: About) -> str:
     )
 
 
-def _ordinary(curve: Curve, about: About) -> str:
-    """What ordinary requests gave away before chosen inputs gave everything."""
-    found = [one for one in curve.points if one.attack == ORDINARY.name and one.agreement.mean >= _REACHED]
-    if not found or _constant(about):
-        return ""
-    return (
-        f"Even {found[-1].queries:,.0f} ordinary requests, none of them chosen, gave a copy that {_agrees(about)} on "
-        f"{found[-1].agreement.mean:.1%} of the {_inputs(about)}."
-    )
+def _ordinary(curve: Curve, about: About, records: Collection[Record]) -> str:
+    """What ordinary requests gave away, beside chosen inputs that gave everything."""
+    own = [one for one in records if (one.case.level, one.case.attack) == (curve.level, ORDINARY.name)]
+    plain = [(one.case.budget, one.queries, one.measures.agreement) for one in own if one.measures is not None]
+    for budget in sorted({budget for budget, _, _ in plain}):
+        queries, agreement = np.mean([one[1:] for one in plain if one[0] == budget], axis=0)
+        if agreement >= _REACHED and not _constant(about):
+            return (
+                f"Even {queries:,.0f} ordinary requests, none of them chosen, gave a copy that {_agrees(about)} on "
+                f"{agreement:.1%} of the {_inputs(about)}."
+            )
+    return ""
 
 
 def _imitated(curve: Curve, about: About) -> str:
