@@ -15,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import relumine as rl
@@ -388,6 +388,7 @@ PROTOCOLS = ["http://127.0.0.1/v1/models/net", "http://127.0.0.1/v2/models/net",
 
 @settings(max_examples=300)
 @given(JSON, st.sampled_from(PROTOCOLS))
+@example({"outputs": [{"name": []}]}, PROTOCOLS[1])  # a name that is no string
 def test_no_answer_is_so_strange_that_it_is_not_refused(body, url):
     wire = protocol_of(rl.Endpoint(url, PROBLEM.offer))
     for read, shape in ((wire.values, (2, 3)), (wire.gradients, (2, 3, 5))):

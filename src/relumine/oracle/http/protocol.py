@@ -152,9 +152,10 @@ class OpenInferenceV2(Protocol):
         outputs = body.get("outputs") if isinstance(body, dict) else None
         if not isinstance(outputs, list):
             raise BadAnswerError(f"expected an answer with output tensors at 'outputs', got {_kind(body)}")
-        tensors = {tensor.get("name"): tensor for tensor in outputs if isinstance(tensor, dict)}
+        dicts = [tensor for tensor in outputs if isinstance(tensor, dict)]
+        tensors = {tensor["name"]: tensor for tensor in dicts if isinstance(tensor.get("name"), str)}
         if place not in tensors:
-            names = ", ".join(repr(str(name)) for name in tensors) or "none"
+            names = ", ".join(map(repr, tensors)) or "none"
             raise BadAnswerError(f"expected an output tensor named {place!r}, got {names}; name it in [answers]")
         return _shaped(tensors[place])
 
