@@ -47,7 +47,7 @@ _TIMES = (2, 1000)
 _LIMIT = 2000
 # Against noise that is always the same: how far beside an input the same is asked, as a share of its size.
 _BESIDE = {"float64": 1e-6, "float32": 1e-4}
-# A student behind noise may ask so many times, and have as many times fewer inputs.
+# A student behind noise asks each input up to this many times, and has as many times fewer inputs.
 _AGAIN = 10
 # Students by the number of inputs up to which they are used: units of the hidden layer, and how long they learn.
 _HIDDEN = {100: 128, 10**9: 256}

@@ -124,7 +124,7 @@ class AuditData:
 
 
 def gaussian_data(offer: Offer, rng: int | np.random.Generator | None = 0) -> AuditData:
-    """Inputs for whoever gives none: N(0, 1) numbers, or points of the box of valid inputs."""
+    """Inputs where none are given: N(0, 1) numbers, or points of the box of valid inputs."""
     points = fresh_points(offer, _GAUSSIAN_INPUTS, np.random.default_rng(rng))
     return AuditData(points.reshape(-1, *offer.inputs).astype(np.float32), None, (), GAUSSIAN)
 
