@@ -261,3 +261,16 @@ def test_the_page_on_rows_describes_every_field():
     for record in (Row, Experiment, Target, Access, Student, Measures, Provenance):
         for name in record.__dataclass_fields__:
             assert f"`{name}`" in text, name
+
+
+def test_the_exact_curve_needs_no_student_and_is_drawn_of_one_hidden_layer_only() -> None:
+    from relumine.study.designs import ORDINARY, figure, scale_named
+
+    panels = {panel.name: panel for panel in figure("main", scale_named("smoke")).panels}
+    assert not panels["mnist conv"].experiments(ORDINARY)
+    target = Target("two_layer", "digits", options={"hidden": 24}, training={"steps": 100})
+    panel = replace(panels["mnist two_layer"], target=target)
+    rows = [run_experiment(panel.experiment(ORDINARY, budget, seed=0)) for budget in (1, 20)]
+    assert all(row.spent["gradient_queries"] <= row.experiment.budget for row in rows)
+    few, more = (row.measures.agreement for row in rows if row.measures is not None)
+    assert few < 0.99 < more

@@ -68,6 +68,8 @@ class Plan:
         """Of GradientMatching."""
         steps = self.steps[max(least for least in self.steps if least <= budget)]
         settings = {"steps": steps, "learning_rate": self.learning_rate, **self.fitting}
+        if curve.loss == "exact":
+            return {}
         if curve.loss == "membership":
             return settings
         return settings | dict(self.matching) | (dict(self.smoothing) if curve.name == SMOOTHGRAD.name else {})
@@ -101,7 +103,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class CurveDesign:
-    """One kind of query; at most ``seeds`` students for each budget, where one is dear."""
+    """One kind of query; at most ``seeds`` students for each budget, where one is dear; only of some ``networks``."""
 
     name: str
     label: str
@@ -109,6 +111,7 @@ class CurveDesign:
     settings: Mapping[str, Any] = field(default_factory=dict)
     access: Callable[[str], Access] = lambda data: Access()
     seeds: int | None = None
+    networks: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,8 @@ class Panel:
 
     def experiments(self, curve: CurveDesign) -> list[Experiment]:
         """All points of a curve."""
+        if curve.networks is not None and self.target.network not in curve.networks:
+            return []
         seeds = range(min(self.plan.seeds, curve.seeds or self.plan.seeds))
         return [self.experiment(curve, budget, seed) for budget in self.plan.budgets for seed in seeds]
 
@@ -185,7 +190,9 @@ INTEGRATED = CurveDesign(
 )
 FAR = CurveDesign("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA), seeds=1)
 LITTLE = CurveDesign("little", "SmoothGrad, σ = 0.1 σ_D", access=_smoothgrad(_LITTLE_SIGMA))
-_MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD)
+# No student: the units that switch among the same images, by the tensor of their Jacobians (docs/two-layer.md).
+ORDINARY = CurveDesign("ordinary", "exact, from the same images", loss="exact", networks=("two_layer",))
+_MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD, ORDINARY)
 _TWO = (MEMBERSHIP, GRADIENT)
 _NOISE = (MEMBERSHIP, GRADIENT, LITTLE, replace(SMOOTHGRAD, label="SmoothGrad, σ = σ_D"))
 _THREE = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT)

@@ -13,7 +13,7 @@ from relumine.jobs.provenance import Provenance
 from relumine.jobs.records import read
 
 Source = Literal["pool", "gaussian", "active"]
-Loss = Literal["joint", "gradient", "membership"]
+Loss = Literal["joint", "gradient", "membership", "exact"]
 Match = Literal["shown", "gradient"]
 
 # The outcome of a row whose experiment raised an error; the others are the names of relumine.Outcome.
@@ -68,7 +68,7 @@ class Experiment:
     """One student trained on one set of answers.
 
     source:   where queries come from: the student's "pool", N(0, I) ("gaussian"), or "active" choice from the pool
-    loss:     "joint", "gradient" or "membership"; the last asks for values only
+    loss:     "joint", "gradient", "membership" (asks for values only), or "exact": no student, TwoLayer(inputs=…)
     match:    whether the student's map of the kind that is "shown" is compared, or its plain "gradient"
     budget:   queries
     seed:     of everything random apart from the target

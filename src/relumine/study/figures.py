@@ -30,6 +30,7 @@ _LOOKS = {
     "integrated": ("#8a6d3b", "X"),
     "far": ("#e08e0b", "<"),
     "little": ("#2b6cb0", "v"),
+    "ordinary": (_EXACT, "*"),
 }
 _STYLE = {
     "font.family": "DejaVu Sans",

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from relumine.explain import Explanation
-    from relumine.reconstruct.matching.method import GradientMatching
     from relumine.reconstruct.matching.sources import Source
+    from relumine.reconstruct.result import Reconstruction
     from relumine.zoo import Split, Trained, Training
 
 # The answers' noise is drawn from a stream of its own, so that it is not the student's.
@@ -156,10 +156,13 @@ def failed_row(experiment: Experiment, error: str, started: float | None = None)
     return Row(experiment, FAILED, error, "", {}, None, provenance(seconds))
 
 
-def asker(experiment: Experiment, checkpoint: Path | None = None) -> "GradientMatching":
+def asker(experiment: Experiment, checkpoint: Path | None = None) -> "Callable[[Oracle, int], Reconstruction]":
     """The reconstructor of an experiment; a MisuseError if its settings are none of GradientMatching's."""
     from relumine.reconstruct.matching.method import GradientMatching
+    from relumine.reconstruct.two_layer.method import TwoLayer
 
+    if experiment.loss == "exact":
+        return TwoLayer(inputs=_ordinary(experiment))
     split, deviation = material(experiment.target.data, experiment.target.standardise)
     shown = explanation(experiment.access, deviation)
     try:
@@ -174,6 +177,13 @@ def asker(experiment: Experiment, checkpoint: Path | None = None) -> "GradientMa
         )
     except TypeError as error:
         raise MisuseError(f"Experiment.settings: {error}; expected fields of GradientMatching") from error
+
+
+def _ordinary(experiment: Experiment) -> "np.ndarray":
+    """Images of the pool, drawn by the experiment's seed."""
+    pool = material(experiment.target.data, experiment.target.standardise).split.pool
+    chosen = np.random.default_rng(experiment.seed).permutation(len(pool))[: experiment.budget]
+    return pool[chosen].astype(np.float64)
 
 
 def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.nn.Module]":
