@@ -139,7 +139,7 @@ class Bench:
         error = None
         try:
             with time_limit():
-                result = twin or attack(meter, budget, seed, self.pool, self.split.shape)
+                result = twin or attack(meter, budget, seed, self.pool)
         except (rl.RelumineError, OutOfTime) as raised:  # a row too
             result, error = None, f"{type(raised).__name__}: {raised}"
         if answers is not None and result is not None:

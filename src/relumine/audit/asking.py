@@ -34,10 +34,8 @@ class Questions:
     All are cut to the box of valid inputs.
     """
 
-    def __init__(
-        self, offer: Offer, pool: Array | None, rng: np.random.Generator, shape: tuple[int, ...] | None = None
-    ) -> None:
-        self._offer, self._rng, self._shape = offer, rng, shape or offer.inputs
+    def __init__(self, offer: Offer, pool: Array | None, rng: np.random.Generator) -> None:
+        self._offer, self._rng = offer, rng
         flat = np.empty((0, offer.dimension)) if pool is None else np.asarray(pool, dtype=np.float64)
         self._pool = rng.permutation(flat.reshape(len(flat), offer.dimension))
         self._others = max(2, len(self._pool))
@@ -56,7 +54,7 @@ class Questions:
         """Each a row of the pool, moved a part of the way to another (mixup, Zhang et al., arXiv 1710.09412)."""
         first, apart = self._rng.integers(len(self._pool), size=count), self._rng.integers(1, self._others, size=count)
         one, other = self._pool[first], self._pool[(first + apart) % len(self._pool)]
-        if len(self._shape) == 3:
+        if len(self._offer.inputs) == 3:
             one = self._shifted(one)
         share = self._rng.uniform(0, _FARTHEST, (count, 1))
         result: Array = one + share * (other - one)
@@ -64,8 +62,8 @@ class Questions:
 
     def _shifted(self, rows: Array) -> Array:
         """Images moved by a pixel or none in each direction, their edges repeated."""
-        images = np.pad(rows.reshape(-1, *self._shape), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
-        height, width = self._shape[1:]
+        images = np.pad(rows.reshape(-1, *self._offer.inputs), ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
+        height, width = self._offer.inputs[1:]
         corners = self._rng.integers(3, size=(len(rows), 2))
         moved = [image[:, y : y + height, x : x + width] for image, (y, x) in zip(images, corners, strict=True)]
         return np.array(moved).reshape(rows.shape)

@@ -4,9 +4,8 @@ An attack knows the defence that it meets (``knowledge``). Exact ones aim at the
 student that answers as it does. None of them raises because a defence does its work: being refused is an outcome.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,15 +65,13 @@ _NUMBERS = ("real", "logits", "probabilities")
 class Situation:
     """What an attack has to work with.
 
-    pool:  inputs like those of the owner's users, n×shape; None for an attacker without any
-    shape: of one input
+    pool: inputs like those of the owner's users, n×shape; None for an attacker without any
     """
 
     oracle: Metered
     budget: int
     rng: np.random.Generator
     pool: Array | None
-    shape: tuple[int, ...]
 
     @property
     def held(self) -> Array | None:
@@ -84,27 +81,24 @@ class Situation:
     @property
     def scaling(self) -> Scaling:
         """How the pool's inputs are standardised: images as a whole, columns each; not at all without a pool."""
+        offer = self.oracle.offer
         if self.held is None:
-            return Scaling(np.zeros(prod(self.shape)), np.ones(prod(self.shape)))
-        return as_a_whole(self.held) if len(self.shape) == 3 else by_columns(self.held)
+            return Scaling(np.zeros(offer.dimension), np.ones(offer.dimension))
+        return as_a_whole(self.held) if len(offer.inputs) == 3 else by_columns(self.held)
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A way to reconstruct; ``about``: what it does, and what it makes of the defence."""
+    """A way to reconstruct."""
 
     key: AttackKey
-    about: str
     method: Callable[[Situation], Reconstruction]
 
-    def __call__(
-        self, oracle: Metered, budget: int, seed: int, pool: Array | None = None, shape: tuple[int, ...] | None = None
-    ) -> Reconstruction:
+    def __call__(self, oracle: Metered, budget: int, seed: int, pool: Array | None = None) -> Reconstruction:
         """What it got out of an oracle that answers at most ``budget`` rows (the meter's own budget, if it has one)."""
         before = oracle.spent
-        rng = np.random.default_rng(seed)
         try:
-            result = self.method(Situation(oracle, budget, rng, pool, shape or oracle.offer.inputs))
+            result = self.method(Situation(oracle, budget, np.random.default_rng(seed), pool))
         except BudgetError as error:
             result = _nothing(Outcome.BUDGET_EXHAUSTED, error)
         except RefusedError as error:
@@ -120,23 +114,20 @@ def attacks_for(
     chain: Chain | None = None,
     deviation: float = 1.0,
     maps: MapKind = GRADIENT,
-    *,
-    shape: tuple[int, ...] | None = None,
 ) -> tuple[Attack, ...]:
     """The attacks that fit a level of access behind these defences, the exact ones first.
 
     offer:     of the defended oracle
     deviation: the data's, which is the noise of the level "smoothgrad"
     maps:      what the target itself shows
-    shape:     of one input, where the offer's is flat and the data's is not
     """
     known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
     if level == SHAP and offer.gradients != "none":
         alone = replace(offer, gradients="none", explained=None)
-        contributions = (_of_contributions(),) if offer.values in _NUMBERS else ()
-        return (*contributions, *_learned_attacks(alone, known, shape or offer.inputs, defended=chain is not None))
-    learned = _learned_attacks(offer, known, shape or offer.inputs, defended=chain is not None)
-    return (*_exact_attacks(offer, known), *learned)
+        own = AttackKey("student", student="contributions")
+        contributions = (Attack(own, _of_contributions),) if offer.values in _NUMBERS else ()
+        return (*contributions, *_learned_attacks(alone, known, defended=chain is not None))
+    return (*_exact_attacks(offer, known), *_learned_attacks(offer, known, defended=chain is not None))
 
 
 # -- exact
@@ -147,17 +138,13 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
         return
     through = _explains(offer, known)
     if through:
-        ways = [*_ways(known)]
-        about = _sentence("exact reconstruction from gradients", ways)
-        yield Attack(AttackKey("exact", adapted=bool(ways)), about, _from_gradients(known))
+        adapted = known.maps != GRADIENT or bool(known.noise) or known.reach is not None or known.window > 0
+        yield Attack(AttackKey("exact", adapted=adapted), _from_gradients(known))
     if through and known.maps == GRADIENT and not known.coarse and tells_units_apart(offer):
-        about = "exact reconstruction from the explanations of ordinary requests, which no defence of inputs notices"
-        yield Attack(ORDINARY, about, _from_ordinary)
+        yield Attack(ORDINARY, _from_ordinary)  # no defence of inputs notices it
     better = not through or known.maps != GRADIENT or known.coarse
     if (known.true_values and better) or (known.rounded and not through):
-        ways = [*_ways(replace(known, maps=GRADIENT, noise=0.0))]
-        about = _sentence("exact reconstruction from values alone", ways)
-        yield Attack(AttackKey("exact", "values"), about, _from_values(known))
+        yield Attack(AttackKey("exact", "values"), _from_values(known))
 
 
 def _explains(offer: Offer, known: Knowledge) -> bool:
@@ -168,24 +155,6 @@ def _explains(offer: Offer, known: Knowledge) -> bool:
         return False  # there is no way out to where smoothing does not matter
     # One gradient of several probabilities gives no logit's gradient.
     return offer.gradient_rows == offer.outputs or offer.values != "probabilities" or offer.outputs == 2
-
-
-def _ways(known: Knowledge) -> Iterator[str]:
-    """How an exact reconstruction gets past the defences."""
-    if known.maps != GRADIENT:
-        yield f"maps are made gradients again, knowing that they are {known.maps}"
-    if known.noise and known.consistent:
-        yield "neighbours of each input are averaged"
-    elif known.noise:
-        yield "the answers to many askings are averaged"
-    if known.reach is not None:
-        yield f"inputs stay within ±{known.reach:g}"
-    if known.window:
-        yield f"every question is hidden among {known.window} others"
-
-
-def _sentence(what: str, ways: Sequence[str]) -> str:
-    return "; ".join([what, *ways])
 
 
 def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
@@ -260,48 +229,36 @@ def _nothing(outcome: Outcome, error: Exception) -> Reconstruction:
 # -- learned
 
 
-def _learned_attacks(offer: Offer, known: Knowledge, shape: tuple[int, ...], *, defended: bool) -> Iterator[Attack]:
-    if offer.gradients != "none":
+def _learned_attacks(offer: Offer, known: Knowledge, *, defended: bool) -> Iterator[Attack]:
+    image = len(offer.inputs) == 3 and min(offer.inputs[1:]) >= _SMALLEST_IMAGE and not defended
+    explained = offer.gradients != "none"
+    if explained:
         loss: Loss = "gradient" if offer.values == "none" else "joint"
-        about = "a student of answers with explanations"
         if known.noise:
-            again = f"{about}, each the mean of several askings"
-            yield Attack(AttackKey("student", averaged=True), again, _learned(known, loss, again=_AGAIN))
-        yield Attack(AttackKey("student"), about, _learned(known, loss))
-        if _is_image(shape) and not defended:
-            conv = AttackKey("student", student="conv")
-            yield Attack(conv, f"{about}, convolutional", _learned(known, loss, images=True))
+            yield Attack(AttackKey("student", averaged=True), _learned(known, loss, again=_AGAIN))
+        yield Attack(AttackKey("student"), _learned(known, loss))
+        if image:
+            yield Attack(AttackKey("student", student="conv"), _learned(known, loss, images=True))
     if offer.values != "none":
-        what = "labels" if offer.values == "label" else "values"
         alone = AttackKey("student", "values")
-        yield Attack(alone, f"a student of {what} alone", _learned(known, "membership"))
-        if known.noise and offer.gradients == "none":
-            again = f"a student of {what} alone, each the mean of several askings"
-            yield Attack(replace(alone, averaged=True), again, _learned(known, "membership", again=_AGAIN))
-        if offer.values in _NUMBERS and offer.outputs > 1 and not known.true_values and offer.gradients == "none":
-            about = "a student of the labels alone, which a defence of values leaves as they are"
-            yield Attack(replace(alone, of="labels"), about, _learned(known, "membership", labels=True))
-        if _is_image(shape) and not defended and offer.gradients == "none":
-            about = f"a student of {what} alone, convolutional"
-            yield Attack(replace(alone, student="conv"), about, _learned(known, "membership", images=True))
-        for kind in KINDS if offer.gradients == "none" or not defended else ():
-            about = f"a student of {what} alone from scikit-learn, chosen by held-out answers: {kind}"
-            yield Attack(replace(alone, student=kind), about, _learned(known, "membership", kind=kind))
+        yield Attack(alone, _learned(known, "membership"))
+        if known.noise and not explained:
+            yield Attack(replace(alone, averaged=True), _learned(known, "membership", again=_AGAIN))
+        if offer.values in _NUMBERS and offer.outputs > 1 and not known.true_values and not explained:
+            # A defence of values leaves labels as they are.
+            yield Attack(replace(alone, of="labels"), _learned(known, "membership", labels=True))
+        if image and not explained:
+            yield Attack(replace(alone, student="conv"), _learned(known, "membership", images=True))
+        for kind in KINDS if not (explained and defended) else ():
+            yield Attack(replace(alone, student=kind), _learned(known, "membership", kind=kind))
 
 
-def _of_contributions() -> Attack:
-    def method(at: Situation) -> Reconstruction:
-        asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng, at.shape), gradients=True)
-        if not len(asked.rows):
-            return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-        return FromContributions().fit(at.oracle.offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
-
-    about = "a student of the features' contributions, which are as many numbers per query as there are features"
-    return Attack(AttackKey("student", student="contributions"), about, method)
-
-
-def _is_image(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 and min(shape[1:]) >= _SMALLEST_IMAGE
+def _of_contributions(at: Situation) -> Reconstruction:
+    """A student of the features' contributions: as many numbers per query as there are features."""
+    asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng), gradients=True)
+    if not len(asked.rows):
+        return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
+    return FromContributions().fit(at.oracle.offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
 
 
 def _learned(
@@ -318,7 +275,7 @@ def _learned(
         times = min(again, at.budget // 2)
         if times > 1:
             oracle = _averaged(oracle, known, times, at.rng)
-        questions = Questions(oracle.offer, at.pool, at.rng, at.shape)
+        questions = Questions(oracle.offer, at.pool, at.rng)
         asked = ask(oracle, at.budget // max(times, 1), questions, gradients=loss != "membership")
         if not len(asked.rows):
             return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
@@ -351,7 +308,7 @@ def _student_of(
     inner = standardising(at.scaling.mean, at.scaling.scale)
 
     def student(seed: int) -> "torch.nn.Module":
-        fresh = _fresh(offer, at.shape, seed, images=images)
+        fresh = _fresh(offer, seed, images=images)
         return fresh if outside else inner(fresh)
 
     method = GradientMatching(
@@ -396,15 +353,12 @@ def _labelled(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, An
     return replace(offer, values="label", explained=None), Answer(one_hot, answer.gradients)
 
 
-def _fresh(offer: Offer, shape: tuple[int, ...], seed: int, *, images: bool) -> "torch.nn.Module":
+def _fresh(offer: Offer, seed: int, *, images: bool) -> "torch.nn.Module":
     """A student that has not learned anything yet."""
-    from torch import nn
-
     from relumine import zoo
 
     if images:
-        module = zoo.network("conv", shape, offer.outputs, seed)
-        return module if offer.inputs == shape else nn.Sequential(nn.Flatten(), nn.Unflatten(1, shape), module)
+        return zoo.network("conv", offer.inputs, offer.outputs, seed)
     return zoo.network("two_layer", offer.inputs, offer.outputs, seed, hidden=_up_to(_HIDDEN, offer))
 
 

@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from math import sqrt
 from typing import Literal
 
+from relumine.audit.gate import Z_95
 from relumine.audit.result import AuditResult, Curve, GateStatus, Need, Point
 from relumine.text import percent
 
 # What the second audit found, as seen from the first.
 Direction = Literal["more", "less", "same", "open"]
-
-# Of a normal distribution 95 % lie within this many standard deviations.
-_Z = 1.96
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,8 @@ _VERDICTS: dict[Direction, str] = {
 
 def compared(before: AuditResult, after: AuditResult) -> AuditComparison:
     """The second audit against the first, curve by curve."""
-    curves = {(curve.level, curve.defence): curve for curve in before.curves}
-    pairs = [(curves[key], one) for one in after.curves if (key := (one.level, one.defence)) in curves]
+    curves = {curve.key: curve for curve in before.curves}
+    pairs = [(curves[one.key], one) for one in after.curves if one.key in curves]
     inputs = (before.about.test_inputs, after.about.test_inputs)
     changes = [change for pair in pairs for change in _changes(*pair, inputs)]
     return AuditComparison(
@@ -127,7 +125,7 @@ def _of_shares(before: float, after: float, inputs: tuple[int, int]) -> Directio
     if not all(inputs):
         return "open"
     share = (before * inputs[0] + after * inputs[1]) / sum(inputs)
-    width = _Z * sqrt(share * (1 - share) * (1 / inputs[0] + 1 / inputs[1]))
+    width = Z_95 * sqrt(share * (1 - share) * (1 / inputs[0] + 1 / inputs[1]))
     if abs(after - before) <= width:
         return "same"
     return "more" if after > before else "less"

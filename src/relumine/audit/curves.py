@@ -13,6 +13,7 @@ from relumine.audit.result import (
     MILESTONES,
     CloneMeasures,
     Curve,
+    CurveKey,
     Need,
     Point,
     Record,
@@ -24,9 +25,6 @@ from relumine.defend import parse
 
 # A curve is called "reached" from this agreement on.
 REACHED = "95"
-
-# A curve is known by what is exposed and by the defence in front of it.
-CurveKey = tuple[str, str]
 
 # Outcomes that mean: the endpoint, or the budget, would not have given one answer more.
 _CUT_OFF = ("REFUSED", "BUDGET_EXHAUSTED")
@@ -156,12 +154,13 @@ def spread(numbers: Sequence[float]) -> Spread:
 
 def needs_of(records: Collection[Record], level: str = "") -> tuple[Need, ...]:
     """The queries to each milestone: in each seed those of the cheapest case that reached it, whatever its attack."""
-    reaches = {f"{share:.0%}".removesuffix("%"): _agrees(share) for share in MILESTONES}
+    reaches = {f"{100 * share:.0f}": agrees(share) for share in MILESTONES}
     reaches["exact"] = lambda record: record.exact
     return tuple(_need(milestone, records, level, reached) for milestone, reached in reaches.items())
 
 
-def _agrees(milestone: float) -> Callable[[Record], bool]:
+def agrees(milestone: float) -> Callable[[Record], bool]:
+    """Whether a record's clone agrees with the target on at least this share of the test inputs."""
     return lambda record: record.measures is not None and record.measures.agreement >= milestone
 
 

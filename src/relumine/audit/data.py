@@ -4,13 +4,9 @@ Nothing in these files is executed: arrays of Python objects (pickles) are refus
 plain formats only. What is too big, damaged, or not of the target's shape is a DataError that says so.
 """
 
-import gzip
-import lzma
 import re
-import struct
 import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -275,31 +271,12 @@ def _from_idx_folder(folder: Path, shape: tuple[int, ...]) -> _Found:
 
 
 def _from_idx(path: Path, _: tuple[int, ...]) -> _Found:
-    from relumine.zoo.files import idx
+    from relumine.zoo.files import content, idx
 
-    inputs = idx(_unpacked(path), str(path))
+    inputs = idx(content(path, _MOST_BYTES), str(path))
     beside = re.sub(r"images?[-.]idx\d", "labels-idx1", path.name).removesuffix(".gz").removesuffix(".xz")
     labels = next((one for end in ("", ".gz", ".xz") if (one := path.parent / f"{beside}{end}").is_file()), None)
-    return _Found(inputs, None if labels is None else idx(_unpacked(labels), str(labels)))
-
-
-def _unpacked(path: Path) -> bytes:
-    """What a file holds, as far as that fits."""
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as packed:
-                data = packed.read(_MOST_BYTES + 1)
-        elif path.suffix == ".xz":
-            with lzma.open(path) as packed:
-                data = packed.read(_MOST_BYTES + 1)
-        else:
-            with path.open("rb") as plain:
-                data = plain.read(_MOST_BYTES + 1)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error, struct.error) as error:
-        raise DataError(f"{path}: cannot be read ({one_line(error)}); the file is truncated or damaged") from error
-    if len(data) > _MOST_BYTES:
-        raise DataError(f"{path}: holds more than {_MOST_BYTES / 2**30:.0f} GiB; {_fewer()}")
-    return data
+    return _Found(inputs, None if labels is None else idx(content(labels, _MOST_BYTES), str(labels)))
 
 
 # Images
@@ -411,17 +388,14 @@ def _labels(
     known, numbers = np.unique(labels, return_inverse=True)
     if classes is not None and len(known) == max(classes, 2) and known.dtype.kind in "fiu" and not names:
         # As many numbers as there are classes stand for these in their order, as scikit-learn has it.
-        return numbers.astype(np.int64), () if _counts(known) else tuple(f"{number:g}" for number in known)
+        counted = np.array_equal(known, np.arange(len(known)))
+        return numbers.astype(np.int64), () if counted else tuple(f"{number:g}" for number in known)
     if labels.dtype.kind not in "fiub" or not ((labels >= 0) & (labels < 2**31) & (np.floor(labels) == labels)).all():
         raise DataError(
             f"{path}: expected labels 0, 1, 2, … (or words), got {labels.dtype} such as {labels[0]}; "
             "is the target a regressor? Then say --values real"
         )
     return labels.astype(np.int64), names
-
-
-def _counts(known: "np.ndarray[Any, Any]") -> bool:
-    return np.array_equal(known, np.arange(len(known)))
 
 
 def _real_labels(labels: "np.ndarray[Any, Any]", path: Path | str) -> NDArray[np.float64]:

@@ -32,7 +32,7 @@ _CONDITION = re.compile(
 )
 
 # Of a normal distribution 95 % lie within this many standard deviations.
-_Z = 1.96
+Z_95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -163,24 +163,20 @@ def _bound(share: float, count: int, side: int) -> float:
     """The lower (−1) or upper (1) end of Wilson's interval for a share of ``count`` inputs, at 95 % confidence."""
     if not count:
         return float(side > 0)
-    middle = share + _Z**2 / (2 * count)
-    width = _Z * sqrt(share * (1 - share) / count + _Z**2 / (4 * count**2))
-    return (middle + side * width) / (1 + _Z**2 / count)
+    middle = share + Z_95**2 / (2 * count)
+    width = Z_95 * sqrt(share * (1 - share) / count + Z_95**2 / (4 * count**2))
+    return (middle + side * width) / (1 + Z_95**2 / count)
 
 
 def _by_need(condition: Condition, curve: Curve) -> _Verdict:
     assert condition.milestone is not None
     need = curve.need(condition.milestone)
-    what, most = _goal(condition.milestone), allowed(condition)
+    most = allowed(condition)
     if need.queries is not None and need.queries.low <= most:
-        return "failed", f"{what} with {need.queries.low:,.0f} queries"
+        return "failed", f"{need.goal} with {need.queries.low:,.0f} queries"
     if need.missed >= most:
-        return "passed", f"not {what} by these attacks with {need.missed:,} queries"
+        return "passed", f"no {need.goal} by these attacks with {need.missed:,} queries"
     return "undecided", _open_question(curve, need, most)
-
-
-def _goal(milestone: str) -> str:
-    return "reconstructed exactly" if milestone == "exact" else f"{milestone} % agreement reached"
 
 
 def _open_question(curve: Curve, need: Need, most: int) -> str:

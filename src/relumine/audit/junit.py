@@ -15,7 +15,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 def junit_xml(result: AuditResult) -> str:
     """The file's text, to be written as UTF-8. What comes from outside is escaped; what XML cannot hold is replaced."""
-    cases = [*map(_gate, result.gates), *(_curve(curve, _seconds(result, curve)) for curve in result.curves)]
+    cases = [*map(_gate, result.gates), *(_curve(curve, result) for curve in result.curves)]
     counts = {
         "tests": str(len(cases)),
         "failures": str(sum(case.find("failure") is not None for case in cases)),
@@ -44,16 +44,16 @@ def _properties(result: AuditResult) -> Element:
 
 def _gate(gate: Gate) -> Element:
     case = Element("testcase", classname="relumine.audit.gates", name=_plain(gate.condition), time="0.000")
-    if gate.status == "failed":
-        SubElement(case, "failure", type="gate", message=_plain(gate.reason)).text = _plain(gate.reason)
-    elif gate.status == "undecided":
-        SubElement(case, "error", type="undecided", message=_plain(gate.reason)).text = _plain(gate.reason)
-    else:
+    if gate.status == "passed":
         _text(case, "system-out", gate.reason)
+    else:
+        tag, kind = ("failure", "gate") if gate.status == "failed" else ("error", "undecided")
+        SubElement(case, tag, type=kind, message=_plain(gate.reason)).text = _plain(gate.reason)
     return case
 
 
-def _curve(curve: Curve, seconds: float) -> Element:
+def _curve(curve: Curve, result: AuditResult) -> Element:
+    seconds = sum(one.seconds for one in result.records if (one.case.level, one.case.defence) == curve.key)
     case = Element("testcase", classname="relumine.audit.curves", name=_plain(curve.name), time=f"{seconds:.3f}")
     needs = "\n".join(map(_need, curve.needs))
     if curve.status == "inconclusive":
@@ -64,16 +64,10 @@ def _curve(curve: Curve, seconds: float) -> Element:
 
 
 def _need(need: Need) -> str:
-    goal = "exact reconstruction" if need.milestone == "exact" else f"{need.milestone} % agreement"
     if need.queries is None:
-        return f"{goal}: not reached within {need.tried:,} queries"
+        return f"{need.goal}: not reached within {need.tried:,} queries"
     spread = need.queries
-    return f"{goal}: {spread.mean:,.0f} queries ({spread.low:,.0f} to {spread.high:,.0f}, {spread.seeds} seeds)"
-
-
-def _seconds(result: AuditResult, curve: Curve) -> float:
-    key = (curve.level, curve.defence)
-    return sum(one.seconds for one in result.records if (one.case.level, one.case.defence) == key)
+    return f"{need.goal}: {spread.mean:,.0f} queries ({spread.low:,.0f} to {spread.high:,.0f}, {spread.seeds} seeds)"
 
 
 def _text(parent: Element, tag: str, text: str) -> None:

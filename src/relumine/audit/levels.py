@@ -42,7 +42,8 @@ class Level:
 
     label:    what a reader calls it
     baseline: the level that shows the same values and no explanation; "" if this shows none itself
-    view:     the target seen at this level; None where its offer cannot give that
+    fits:     whether an offer can give it
+    view:     the target seen at this level
     derived:  whether the view asks the target more than it is asked, so that it is for targets on this machine
     shows:    what its maps are, of a target whose own maps are of a kind
     """
@@ -50,14 +51,15 @@ class Level:
     name: str
     label: str
     baseline: str
-    view: Callable[[Oracle, Setting], Oracle | None]
+    fits: Callable[[Offer], bool]
+    view: Callable[[Oracle, Setting], Oracle]
     derived: bool = False
     shows: Callable[[MapKind], MapKind] = lambda maps: maps
 
     def of(self, oracle: Oracle, setting: Setting | None = None) -> Oracle | None:
         """The target seen at this level, or None where that cannot be."""
         try:
-            return self.view(oracle, setting or Setting())
+            return self.view(oracle, setting or Setting()) if self.fits(oracle.offer) else None
         except MisuseError:  # a defence that makes the view says that this target has nothing for it to hide
             return None
 
@@ -112,49 +114,24 @@ class Integrated:
         return Answer(self.oracle(rows, gradients=False).values, rows[:, None] * average)
 
 
-def _label(oracle: Oracle, _: Setting) -> Oracle | None:
-    if oracle.offer.values == "real":
-        return None
+def _label(oracle: Oracle, _: Setting) -> Oracle:
     return oracle if oracle.offer.values == "label" and oracle.offer.gradients == "none" else LabelOnly(oracle)
 
 
-def _probabilities(oracle: Oracle, _: Setting) -> Oracle | None:
-    values = oracle.offer.values
-    return ValuesOnly(oracle, probabilities=True) if values in ("logits", "probabilities") else None
-
-
-def _logits(oracle: Oracle, _: Setting) -> Oracle | None:
-    return ValuesOnly(oracle) if oracle.offer.values == "logits" else None
-
-
-def _values(oracle: Oracle, _: Setting) -> Oracle | None:
-    return ValuesOnly(oracle) if oracle.offer.values == "real" else None
-
-
-def _top_gradient(oracle: Oracle, _: Setting) -> Oracle | None:
-    return TopClass(oracle) if oracle.offer.outputs > 1 else None
-
-
-def _gradients(oracle: Oracle, _: Setting) -> Oracle | None:
-    return oracle if oracle.offer.gradient_rows == oracle.offer.outputs else None
-
-
-def _smoothgrad(oracle: Oracle, setting: Setting) -> Oracle | None:
-    if oracle.offer.gradient_rows != oracle.offer.outputs:
-        return None
+def _smoothgrad(oracle: Oracle, setting: Setting) -> Oracle:
     return SmoothGradDefence(oracle, SMOOTHGRAD_SAMPLES, setting.deviation, rng=setting.rng)
 
 
-def _integrated_gradients(oracle: Oracle, _: Setting) -> Oracle | None:
-    return Integrated(oracle) if oracle.offer.gradient_rows == oracle.offer.outputs else None
-
-
-def _shap(oracle: Oracle, _: Setting) -> Oracle | None:
+def _shap(oracle: Oracle, _: Setting) -> Oracle:
     if not isinstance(oracle, PredictorOracle):
-        return None
+        raise MisuseError("SHAP values: expected a model of trees, got an oracle that holds none")
     from relumine.explain.tree_shap import TreeShap
 
     return TreeShap(oracle)
+
+
+def _all_outputs(offer: Offer) -> bool:
+    return offer.gradient_rows == offer.outputs
 
 
 # The values that come with explanations are the target's own: baselines are resolved among what it offers.
@@ -167,22 +144,35 @@ _INTEGRATED = partial(replace, path=True, times_input=True)
 LEVELS: dict[str, Level] = {
     level.name: level
     for level in (
-        Level("label", "label only", "", _label),
-        Level("probabilities", "probabilities", "", _probabilities),
-        Level("logits", "logits", "", _logits),
-        Level("values", "values", "", _values),
-        Level("top-gradient", "gradient of the top class", _OWN_VALUES, _top_gradient),
-        Level("gradients", "gradients of all classes", _OWN_VALUES, _gradients),
-        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _smoothgrad, derived=True, shows=_SMOOTHED),
+        Level("label", "label only", "", lambda offer: offer.values != "real", _label),
+        Level(
+            "probabilities",
+            "probabilities",
+            "",
+            lambda offer: offer.values in ("logits", "probabilities"),
+            lambda oracle, _: ValuesOnly(oracle, probabilities=True),
+        ),
+        Level("logits", "logits", "", lambda offer: offer.values == "logits", lambda oracle, _: ValuesOnly(oracle)),
+        Level("values", "values", "", lambda offer: offer.values == "real", lambda oracle, _: ValuesOnly(oracle)),
+        Level(
+            "top-gradient",
+            "gradient of the top class",
+            _OWN_VALUES,
+            lambda offer: offer.outputs > 1,
+            lambda oracle, _: TopClass(oracle),
+        ),
+        Level("gradients", "gradients of all classes", _OWN_VALUES, _all_outputs, lambda oracle, _: oracle),
+        Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _all_outputs, _smoothgrad, True, _SMOOTHED),
         Level(
             "integrated-gradients",
             "integrated gradients",
             _OWN_VALUES,
-            _integrated_gradients,
+            _all_outputs,
+            lambda oracle, _: Integrated(oracle),
             derived=True,
             shows=_INTEGRATED,
         ),
-        Level(SHAP, "SHAP values", _OWN_VALUES, _shap, derived=True),
+        Level(SHAP, "SHAP values", _OWN_VALUES, lambda _: True, _shap, derived=True),
     )
 }
 

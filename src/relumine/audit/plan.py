@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from relumine.audit.attacks import attacks_for
-from relumine.audit.curves import REACHED
+from relumine.audit.curves import REACHED, agrees
 from relumine.audit.gate import allowed, parse_condition
 from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import Level, Setting, levels_of
-from relumine.audit.result import AttackKey, Case, Record
+from relumine.audit.result import AttackKey, Case, CurveKey, Record
 from relumine.audit.settings import AuditSettings
 from relumine.defend import parse
 from relumine.errors import MisuseError
@@ -39,7 +39,7 @@ class CurvePlan:
     learned: tuple[AttackKey, ...]
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> CurveKey:
         """What curves are known by."""
         return self.level.name, self.defence
 
@@ -159,7 +159,7 @@ def standing(line: CurvePlan, records: Sequence[Record], seeds: int, *, exact_ma
         return Standing((), (), "recovered exactly with every seed")
     own = [record for record in records if record.case.level == line.level.name]
     exact = tuple(attack for attack in line.exact if not _hopeless(attack, own))
-    if not exact_matters and _in_every_seed(records, seeds, _agrees):
+    if not exact_matters and _in_every_seed(records, seeds, agrees(CLEAR)):
         return Standing(exact, (), "" if exact else f"{CLEAR:.0%} agreement with every seed")
     return Standing(exact, line.learned, "")
 
@@ -167,10 +167,6 @@ def standing(line: CurvePlan, records: Sequence[Record], seeds: int, *, exact_ma
 def _last(records: Sequence[Record]) -> list[Record]:
     largest = max(record.case.budget for record in records)
     return [record for record in records if record.case.budget == largest]
-
-
-def _agrees(record: Record) -> bool:
-    return record.measures is not None and record.measures.agreement >= CLEAR
 
 
 def _in_every_seed(records: Sequence[Record], seeds: int, holds: Callable[[Record], bool]) -> bool:
@@ -189,7 +185,7 @@ def between(line: CurvePlan, records: Sequence[Record]) -> list[Case]:
     One for each attack that reached it with the smallest budget, and of any seed: the best at a large budget need not
     be the best at a small one.
     """
-    reached = [record for record in records if record.measures is not None and record.measures.agreement >= _REACHED]
+    reached = [record for record in records if agrees(_REACHED)(record)]
     if not reached:
         return []
     first = min((record.case for record in reached), key=lambda case: case.budget)

@@ -20,9 +20,11 @@ Severity = Literal["critical", "high", "medium", "low", "unknown"]
 # How a gate ended.
 GateStatus = Literal["passed", "failed", "undecided"]
 
+# A curve is known by what is exposed and by the defence in front of it.
+CurveKey = tuple[str, str]
+
 # Agreements whose price in queries is asked for.
 MILESTONES = (0.5, 0.9, 0.95, 0.99)
-
 
 # Networks, families of scikit-learn's models, and what learns the contributions of features.
 StudentKind = Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"]
@@ -45,9 +47,7 @@ class AttackKey:
     adapted: bool = False
     averaged: bool = False
     ordinary: bool = False
-    student: Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"] = (
-        "two_layer"
-    )
+    student: StudentKind = "two_layer"
 
     @property
     def name(self) -> str:
@@ -214,6 +214,11 @@ class Need:
     tried: int
     missed: int = 0
 
+    @property
+    def goal(self) -> str:
+        """What was to be reached, as "95 % agreement"."""
+        return "exact reconstruction" if self.milestone == "exact" else f"{self.milestone} % agreement"
+
 
 @dataclass(frozen=True)
 class Usefulness:
@@ -259,9 +264,19 @@ class Curve:
     usefulness: Usefulness | None = None
 
     @property
+    def key(self) -> CurveKey:
+        """What it is known by."""
+        return self.level, self.defence
+
+    @property
     def name(self) -> str:
         """By which tables and charts know it."""
         return f"{self.label}, {self.defence}" if self.defence else self.label
+
+    @property
+    def tried(self) -> int:
+        """Queries put to use, at most."""
+        return max((need.tried for need in self.needs), default=0)
 
     def need(self, milestone: str) -> Need:
         """The queries to a milestone."""

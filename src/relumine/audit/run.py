@@ -17,10 +17,10 @@ from relumine.audit.knowledge import unknown_maps
 from relumine.audit.levels import contained_in
 from relumine.audit.measures import Reference, reference_of
 from relumine.audit.plan import BISECTIONS, CurvePlan, between, budgets_of, exact_until, lines_of, standing
-from relumine.audit.result import About, AuditResult, Case, Record, Usefulness
+from relumine.audit.result import About, AuditResult, Case, CurveKey, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import AuditStore, Finished
-from relumine.audit.trial import AuditedTarget, Subject, failed, run_case, setting_of, usefulness_of
+from relumine.audit.trial import AuditedTarget, Subject, failed, run_case, usefulness_of
 from relumine.audit.verdict import controls_of, limits_of, verdict_of, warnings_of
 from relumine.errors import StoreError
 from relumine.jobs.engines import Engine, Lost, ThisProcess, engine_named
@@ -28,8 +28,6 @@ from relumine.jobs.provenance import provenance
 
 # The file of a run folder that holds every answer that a server was asked for.
 LEDGER = "ledger.sqlite"
-
-CurveKey = tuple[str, str]
 
 # A target is the same model as before if it answers so many inputs as before, up to this share of the largest answer.
 _COMPARED = 8
@@ -87,7 +85,7 @@ def run_audit(
         target = AuditedTarget(settings, folder / LEDGER, subject)
         subject = target.subject
         _require_same_model(store, settings, subject)
-        lines = lines_of(subject.oracle, settings, setting_of(subject))
+        lines = lines_of(subject.oracle, settings, subject.setting())
         run = _AuditRun(target, lines, store, engine or _engine(settings), watch)
         stopped, useful = run.run()
         about = _about(target, subject, command, started, run.seconds_before + time.monotonic() - clock)

@@ -77,14 +77,17 @@ def _instead(curve: Curve, curves: Sequence[Curve], grades: Mapping[str, Severit
 
 def _action(control: Control, curve: Curve, instead: str) -> str:
     """What an owner should do who exposes this, or is about to."""
-    tried = max((need.tried for need in curve.needs), default=0)
     if control.severity == "unknown":
         return "Decide nothing by this: these attacks could not show how much it gives away. See the warnings."
     if control.severity == "low":
-        return f"Limit each client to the {tried:,} queries that were tried, and audit again before allowing more."
+        return (
+            f"Limit each client to the {curve.tried:,} queries that were tried, and audit again before allowing more."
+        )
     if control.severity == "medium":
         best = percent(_best(curve))
-        return f"Limit queries per client and watch for extraction: a copy agrees on {best} after {tried:,} queries."
+        return (
+            f"Limit queries per client and watch for extraction: a copy agrees on {best} after {curve.tried:,} queries."
+        )
     agreed = curve.need(_VULNERABLE).queries
     if control.suggested is None and agreed is not None:
         return (

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from relumine.measures import Classes, classes_of
 from relumine.oracle.base import Array
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone
@@ -18,8 +18,6 @@ from relumine.reconstruct.result import Clone
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-Classes = NDArray[np.intp]
 
 # Each coordinate may move by this share of the data's standard deviation.
 EPSILON = 0.25
@@ -96,8 +94,8 @@ def _classes(module: "torch.nn.Module", rows: Array) -> Classes:
         return np.empty(0, dtype=np.intp)
     with torch.no_grad():
         scores = module(torch.from_numpy(rows)).numpy()
-    single = scores.shape[1] == 1
-    classes: Classes = (scores[:, 0] > 0).astype(np.intp) if single else scores.argmax(axis=1)
+    classes = classes_of(scores, "logits")
+    assert classes is not None
     return classes
 
 

@@ -15,7 +15,7 @@ from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.measures import clone_measures
 from relumine.audit.pictures import gallery_of, unit_pairs_of
-from relumine.audit.result import Case, Record, Usefulness
+from relumine.audit.result import Case, CurveKey, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import Finished
 from relumine.audit.usefulness import usefulness
@@ -86,6 +86,10 @@ class Subject:
         """Of the data; 1 where they do not vary."""
         return self.pool.deviation or 1.0
 
+    def setting(self, rng: np.random.Generator | None = None) -> Setting:
+        """What a view of the target needs to know."""
+        return Setting(self.deviation, rng)
+
     def attacker_pool(self) -> np.ndarray | None:
         """Inputs like those of users; none where the owner gave none."""
         return self.pool.inputs.astype(np.float64) if self.pool.given else None
@@ -129,11 +133,6 @@ def _halves_of_the_zoo(name: str, offer: Offer) -> Halves:
     return Halves(AuditData(pool, None, (), name), AuditData(test, split.test.labels, (), name))
 
 
-def setting_of(subject: Subject, rng: np.random.Generator | None = None) -> Setting:
-    """What a view of the target needs to know."""
-    return Setting(subject.deviation, rng)
-
-
 def run_case(target: AuditedTarget, case: Case) -> Finished:
     """Attack, then judge. An error is a record too: it never looks like a verdict."""
     started = time.perf_counter()
@@ -146,7 +145,7 @@ def run_case(target: AuditedTarget, case: Case) -> Finished:
             attack = _attack(case, shown.offer, chain, subject)
             meter = Metered(shown, budget=case.budget)
             with limited(target.settings.time_limit):
-                result = attack(meter, case.budget, case.seed, subject.attacker_pool(), oracle.offer.inputs)
+                result = attack(meter, case.budget, case.seed, subject.attacker_pool())
             return _finished(case, subject, oracle, result, meter, started)
     except (Exception, TimeUp) as error:
         spent = {} if meter is None else meter.spent.counts
@@ -156,7 +155,7 @@ def run_case(target: AuditedTarget, case: Case) -> Finished:
 def _shown(case: Case, subject: Subject, oracle: Oracle, chain: Chain | None) -> Oracle:
     """The target as it is seen in this case."""
     noise = [np.random.default_rng([case.seed, stream]) for stream in (_NOISE_OF_VIEW, _NOISE_OF_DEFENCE)]
-    shown = LEVELS[case.level].of(oracle, setting_of(subject, noise[0]))
+    shown = LEVELS[case.level].of(oracle, subject.setting(noise[0]))
     if shown is None:
         raise MisuseError(f"level {case.level}: this target cannot give it")
     return shown if chain is None else chain(shown, noise[1])
@@ -194,7 +193,7 @@ def _finished(
     return Finished(record, gallery_of(clone, oracle, subject.test), units)
 
 
-def usefulness_of(target: AuditedTarget, key: tuple[str, str]) -> Usefulness | None:
+def usefulness_of(target: AuditedTarget, key: CurveKey) -> Usefulness | None:
     """What the explanations of a curve are worth to an honest reader."""
     subject = target.subject
     chain = parse(key[1]) if key[1] else None

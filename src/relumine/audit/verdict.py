@@ -27,8 +27,6 @@ _REACHED = int(REACHED) / 100
 # So many names in a sentence.
 _FEW = 3
 
-_GOALS = {REACHED: f"{REACHED} % agreement", "exact": "exact reconstruction"}
-
 
 # Verdict
 
@@ -316,7 +314,7 @@ def _suggested(reached: Sequence[Need]) -> int | None:
 
 def _took(curve: Curve, asked: Sequence[Need], suggested: int | None, about: About) -> str:
     prices = [
-        f"{_GOALS[need.milestone]} took {queries(need.queries.low)} at least, {_runs(need, about)}"
+        f"{need.goal} took {queries(need.queries.low)} at least, {_runs(need, about)}"
         for need in asked
         if need.queries is not None
     ]
@@ -340,7 +338,7 @@ def _took_more(curve: Curve, asked: Sequence[Need]) -> str:
         return "Attacks ended with an error: no number follows from the others."
     if not tried:
         return "No attack that was tried could use what is exposed here: no number follows."
-    goals = " nor ".join(_GOALS[need.milestone] for need in asked)
+    goals = " nor ".join(need.goal for need in asked)
     return (
         f"{'Neither' if len(asked) > 1 else 'No'} {goals} by these attacks with {queries(tried)}. No limit follows "
         "from that, except that these were not enough for them."

@@ -146,9 +146,10 @@ def _defences(result: AuditResult, curves: list[Curve]) -> Series:
 def _defence(curve: Curve) -> Mark:
     agreement = best(curve, lambda point: point.agreement.mean)
     queries = queries_to(curve, "95")
-    tried = max((need.tried for need in curve.needs), default=0)
     taken = (
-        f"95 % after {wording.count(queries)} queries" if queries < math.inf else f"95 % not within {tried:,} queries"
+        f"95 % after {wording.count(queries)} queries"
+        if queries < math.inf
+        else f"95 % not within {curve.tried:,} queries"
     )
     useful = {name: getattr(curve.usefulness, name) for name in _USEFULNESS}
     said = f"{wording.short(curve.defence, 80) or 'no defence'} ({wording.short(curve.label, 80)}): {taken}, "

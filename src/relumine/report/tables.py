@@ -72,8 +72,7 @@ def exposed_outputs(result: AuditResult) -> list[LevelRow]:
 
 def end_of(curve: Curve) -> str:
     """How the curve ended; where nothing was reached, within how many queries that was tried."""
-    tried = max((need.tried for need in curve.needs), default=0)
-    within = f" within {tried:,} queries" if curve.status == "not reached" else ""
+    within = f" within {curve.tried:,} queries" if curve.status == "not reached" else ""
     return f"{_ENDS[curve.status]}{within}"
 
 

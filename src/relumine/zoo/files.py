@@ -9,6 +9,7 @@ import tarfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,17 +21,20 @@ Bytes = NDArray[np.uint8]
 ENDINGS = ("", ".gz", ".xz")
 _IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
-_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError)
+_DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, struct.error, tarfile.TarError)
 
 
-def content(path: Path) -> bytes:
-    """What the file holds, unpacked if its name ends in .gz or .xz."""
+def content(path: Path, most: int = 2**31) -> bytes:
+    """What the file holds, at most so many bytes; unpacked if its name ends in .gz or .xz."""
+    opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
-        if path.suffix == ".gz":
-            return gzip.decompress(path.read_bytes())
-        return lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        with opened(path, "rb") as stream:
+            data: bytes = stream.read(most + 1)
     except _DAMAGED as error:
-        raise DataError(f"cannot read {path}: {error}; the file is truncated or damaged, replace it") from error
+        raise DataError(f"{path}: cannot be read ({error}); the file is truncated or damaged, replace it") from error
+    if len(data) > most:
+        raise DataError(f"{path}: expected at most {most / 2**30:.0f} GiB, got more; save fewer inputs")
+    return data
 
 
 def archived(path: Path, names: set[str]) -> dict[str, bytes]:
