@@ -16,6 +16,8 @@ import relumine as rl
 from relumine.targets import load_target
 
 TESTS = Path(files.__file__).parent
+MEMORY = 2 * 2**30
+SECONDS = 30
 
 
 @pytest.fixture(autouse=True)
@@ -28,26 +30,82 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_hostile_files_are_refused_with_a_reason_and_do_nothing(folder):
-    canary, count, wrong = folder / "canary", 0, []
-    for name, content in files.hostile_files(canary):
-        path = folder / name
+# Loads files one after the other with no more memory than is allowed, and says what was wrong with any.
+LIMITED = f"""
+import resource, sys, time, warnings
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+warnings.simplefilter("ignore")
+import hostile_files as files
+import relumine as rl
+from relumine.targets import load_target
+
+def load(path):
+    started = time.monotonic()
+    try:
+        return load_target(path)
+    finally:
+        if time.monotonic() - started > {SECONDS}:
+            print(path, "took too long")
+"""
+
+HOSTILE = """
+folder = Path.cwd()
+canary, count = folder / "canary", 0
+for name, content in files.hostile_files(canary):
+    path = folder / name
+    path.write_bytes(content)
+    try:
+        load(str(path))
+        print(name, "was loaded")
+    except rl.TargetError as error:
+        if name not in str(error) or len(str(error)) < len(str(path)) + 20 or "MemoryError" in str(error):
+            print(name, "no reason in", error)
+    except BaseException as error:
+        print(name, type(error).__name__, error)
+    if canary.exists():
+        print(name, "ran")
+        canary.unlink()
+    path.unlink()
+    count += 1
+print("tried", count)
+"""
+
+DAMAGED = """
+refused = 0
+for ending in files.ENDINGS:
+    for i, content in enumerate(files.mutated(ending, 40, seed=len(ending))):
+        path = Path(f"mutated_{i}.{ending}")
         path.write_bytes(content)
         try:
-            load_target(str(path))
-            wrong.append(f"{name}: was loaded")
-        except rl.TargetError as error:
-            if name not in str(error) or len(str(error)) < len(str(path)) + 20:
-                wrong.append(f"{name}: no reason in {error}")
-        except Exception as error:
-            wrong.append(f"{name}: {type(error).__name__}: {error}")
-        if canary.exists():
-            wrong.append(f"{name}: ran")
-            canary.unlink()
+            oracle = load(str(path))
+            oracle([[0.5] * 6], gradients=oracle.offer.gradients != "none")
+        except rl.RelumineError:
+            refused += 1
         path.unlink()
-        count += 1
+print("refused", refused)
+"""
+
+
+def said_by(program: str) -> list[str]:
+    """In a process of its own, whose end tells of what Python cannot catch."""
+    environment = {**os.environ, "PYTHONPATH": f"{TESTS}:{os.environ.get('PYTHONPATH', '')}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", LIMITED + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.splitlines()
+
+
+def test_hostile_files_are_refused_with_a_reason_within_2_gb_and_30_s_and_do_nothing(folder):
+    *wrong, tried = said_by(HOSTILE)
     assert not wrong
-    assert count >= 300
+    assert int(tried.split()[-1]) >= 300
+
+
+def test_damaged_files_do_not_crash_the_process(folder):
+    *wrong, refused = said_by(DAMAGED)
+    assert not wrong
+    assert int(refused.split()[-1]) >= 100
 
 
 def test_the_bombs_are_live(folder):
@@ -88,38 +146,6 @@ def test_what_a_program_says_besides_its_graph_is_not_run(folder):
     expected = files.module()(torch.tensor(points, dtype=torch.float32)).detach().numpy()
     np.testing.assert_allclose(load_target("model.pt2")(points, gradients=True).values, expected, atol=1e-6)
     assert not canary.exists()
-
-
-PROGRAM = """
-import sys, warnings
-from pathlib import Path
-warnings.simplefilter("ignore")
-import hostile_files as files
-import relumine as rl
-from relumine.targets import load_target
-refused = 0
-for ending in files.ENDINGS:
-    for i, content in enumerate(files.mutated(ending, 40, seed=len(ending))):
-        path = Path(f"mutated_{i}.{ending}")
-        path.write_bytes(content)
-        try:
-            oracle = load_target(str(path))
-            oracle([[0.5] * 6], gradients=oracle.offer.gradients != "none")
-        except rl.RelumineError:
-            refused += 1
-        path.unlink()
-print("refused", refused)
-"""
-
-
-def test_damaged_files_do_not_crash_the_process(folder):
-    """In a process of its own, whose end tells of what Python cannot catch."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout.split()[-1]) >= 100
 
 
 def test_special_files_are_not_opened(folder):

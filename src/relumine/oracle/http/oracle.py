@@ -14,6 +14,7 @@ import numpy as np
 from relumine.errors import MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Offer, Part, checked_answer, checked_inputs, joined
 from relumine.oracle.http.endpoint import Endpoint
+from relumine.oracle.http.limits import Limits
 from relumine.oracle.http.protocol import protocol_of
 from relumine.oracle.http.sender import Cancellation, Sender, Traffic
 
@@ -133,9 +134,12 @@ class HttpOracle:
             raise failure
 
     def _batches(self, rows: int, gradients: bool) -> Iterator[range]:
-        numbers = self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
-        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // numbers))
+        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // self._numbers(gradients)))
         return (range(i, min(i + size, rows)) for i in range(0, rows, size))
+
+    def _numbers(self, gradients: bool) -> int:
+        """In the answer to one row."""
+        return self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
 
     def _submit(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> "Future[Part]":
         return self._workers.submit(self._ask, rows[batch.start : batch.stop], batch, gradients, stop)
@@ -144,10 +148,13 @@ class HttpOracle:
         """One batch. Where explanations come without values, the cheap values are asked for first."""
         body = self._protocol.body(np.ascontiguousarray(rows))
         n, jacobians = len(rows), None
+        limits = Limits(n * self._numbers(gradients))
         if not gradients or not self._protocol.values_come_with_gradients:
-            values = self._protocol.values(n, self._sender.post(self._protocol.url(gradients=False), body, stop))
+            values = self._protocol.values(
+                n, self._sender.post(self._protocol.url(gradients=False), body, stop, limits)
+            )
         if gradients:
-            answer = self._sender.post(self._protocol.url(gradients=True), body, stop)
+            answer = self._sender.post(self._protocol.url(gradients=True), body, stop, limits)
             jacobians = self._protocol.gradients(n, answer)
             if self._protocol.values_come_with_gradients:
                 values = self._protocol.explained_values(n, answer)

@@ -155,7 +155,7 @@ class OpenInferenceV2(Protocol):
         dicts = [tensor for tensor in outputs if isinstance(tensor, dict)]
         tensors = {tensor["name"]: tensor for tensor in dicts if isinstance(tensor.get("name"), str)}
         if place not in tensors:
-            names = ", ".join(map(repr, tensors)) or "none"
+            names = ", ".join(map(_brief, list(tensors)[:8])) or "none"
             raise BadAnswerError(f"expected an output tensor named {place!r}, got {names}; name it in [answers]")
         return _shaped(tensors[place])
 
@@ -186,7 +186,7 @@ def _walk(here: Any, steps: list[tuple[str | None, str | None]], place: str) -> 
     for i, (name, number) in enumerate(steps):
         if name is not None:
             if not isinstance(here, dict) or name not in here:
-                has = f"one with {', '.join(map(repr, list(here)[:8]))}" if isinstance(here, dict) else _kind(here)
+                has = f"one with {', '.join(map(_brief, list(here)[:8]))}" if isinstance(here, dict) else _kind(here)
                 raise BadAnswerError(
                     f"expected {name!r} in the answer (at {place!r}), got {has}; say in [answers] where the numbers "
                     f"are, or {ABSENT!r} for explained_values that are not there"
@@ -210,7 +210,7 @@ def _shaped(tensor: dict[str, Any]) -> Any:
         return np.asarray(data, dtype=np.float64).reshape([int(n) for n in shape])
     except (TypeError, ValueError, OverflowError) as error:
         raise BadAnswerError(
-            f"expected a tensor {tensor.get('name')!r} with numbers of its shape, got shape {shape} and "
+            f"expected a tensor {_brief(tensor.get('name'))} with numbers of its shape, got shape {_brief(shape)} and "
             f"{_first_odd(data)}"
         ) from error
 
@@ -237,6 +237,12 @@ def _kind(value: object) -> str:
         return "nothing"
     names = {dict: "an object", list: "a list", np.ndarray: "a list", str: "a text", bool: "a truth value"}
     return names.get(type(value), _NUMBER)
+
+
+def _brief(value: object) -> str:
+    """A value that the server chose, for a message."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _first_odd(value: Any) -> str:

@@ -25,12 +25,12 @@ from relumine import __version__
 from relumine.errors import AccessError, BadAnswerError, MisuseError, OracleFailedError, QuotaError, RelumineError
 from relumine.oracle.http.decoding import decoded
 from relumine.oracle.http.endpoint import Endpoint
+from relumine.oracle.http.limits import BYTES_OF_ERRORS, Limits, body_of, keep_to_deadlines, within
 
 USER_AGENT = f"relumine/{__version__}"
 KEPT = "what was answered is kept: the same command goes on from there"
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
-_LONGEST_ANSWER = 256 * 2**20
 _TRY_AGAIN = (408, 425, 500, 502, 503, 504)
 _DENIED = {401: "who you are is not known there", 403: "it is forbidden to you", 451: "it is barred for legal reasons"}
 _CONNECTION_LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
@@ -129,13 +129,18 @@ class Sender:
         return self._client(httpx.Limits(max_connections=self._endpoint.concurrency, max_keepalive_connections=0))
 
     def _client(self, limits: httpx.Limits) -> httpx.Client:
-        headers = {"User-Agent": USER_AGENT, "Content-Type": "application/json", "Accept": "application/json"}
+        headers = {
+            "User-Agent": USER_AGENT,
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Accept-Encoding": "gzip",
+        }
         if self._secret:
             headers["Authorization"] = self._secret
         # With a transport of its own no proxy of the environment comes between this machine and itself.
         transport = httpx.HTTPTransport(verify=self._tls, limits=limits) if self._endpoint.is_local else None
         try:
-            return httpx.Client(
+            client = httpx.Client(
                 headers=headers, timeout=self._endpoint.timeout, limits=limits, verify=self._tls, transport=transport
             )
         except (UnicodeEncodeError, ValueError) as error:
@@ -143,6 +148,8 @@ class Sender:
                 f"the environment variable {self._endpoint.authorization_env}: expected a header of plain characters, "
                 "got others (not shown here)"
             ) from (None if self._secret else error)
+        keep_to_deadlines(client)
+        return client
 
     def close(self) -> None:
         """Close all connections."""
@@ -156,14 +163,16 @@ class Sender:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def post(self, url: str, body: object, stop: Cancellation) -> Any:
+    def post(self, url: str, body: object, stop: Cancellation, limits: Limits) -> Any:
         """The answer to a request, sent until it is answered; ``stop`` ends the waiting between two tries."""
         content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
         tries = 0
         while True:
             self._pace.wait(stop)
             try:
-                return self._once(self._fresh if tries else self._pooled, url, content, again=tries > 0)
+                return self._once(self._fresh if tries else self._pooled, url, content, limits, again=tries > 0)
+            except BadAnswerError as error:
+                raise BadAnswerError(f"{url}: {error}; {KEPT}") from error
             except _Again as trouble:
                 tries += 1
                 if tries > self._endpoint.retries or stop.is_set():
@@ -173,26 +182,22 @@ class Sender:
                     ) from trouble.__cause__
                 stop.wait(_wait(trouble, tries))
 
-    def _once(self, client: httpx.Client, url: str, content: bytes, *, again: bool) -> Any:
+    def _once(self, client: httpx.Client, url: str, content: bytes, limits: Limits, *, again: bool) -> Any:
         with self._counted(len(content), again), _failures_named(self._endpoint.timeout):
-            status, headers, answer = self._exchange(client, url, content)
+            status, headers, answer = self._exchange(client, url, content, limits)
         if status == 200:
+            limits.check_values(answer)
             return _read(answer)
         self._refused(url, status, headers, answer)
 
-    def _exchange(self, client: httpx.Client, url: str, content: bytes) -> tuple[int, httpx.Headers, bytearray]:
-        """One request. A server that sends a byte now and then is held to the timeout as well."""
-        deadline = time.monotonic() + self._endpoint.timeout
-        answer = bytearray()
-        with client.stream("POST", url, content=content) as response:
-            for part in response.iter_bytes():
-                answer += part
-                if time.monotonic() > deadline:
-                    raise httpx.ReadTimeout("the answer took too long")
-                if len(answer) > _LONGEST_ANSWER:
-                    raise BadAnswerError(f"{url}: expected an answer of a few megabytes, got more than 256; {KEPT}")
+    def _exchange(
+        self, client: httpx.Client, url: str, content: bytes, limits: Limits
+    ) -> tuple[int, httpx.Headers, bytearray]:
+        with within(self._endpoint.timeout), client.stream("POST", url, content=content) as response:
+            right = response.status_code == 200
+            answer = body_of(response, limits.size if right else BYTES_OF_ERRORS, cut=not right)
         with self._lock:
-            self.traffic.received_bytes += len(answer)
+            self.traffic.received_bytes += response.num_bytes_downloaded
         return response.status_code, response.headers, answer
 
     @contextmanager
@@ -238,14 +243,13 @@ class Sender:
     def _said(self, answer: bytearray) -> str:
         """The server's own words, on one line, short, and without the secret should it repeat it."""
         text = answer[:2000].decode("utf-8", errors="replace")
-        try:
+        with suppress(orjson.JSONDecodeError):
             body = orjson.loads(answer)
-            text = str(body.get("error") or body.get("detail") or body) if isinstance(body, dict) else text
-        except orjson.JSONDecodeError:
-            pass
+            words = (body.get("error"), body.get("detail")) if isinstance(body, dict) else ()
+            text = next((word for word in words if isinstance(word, str) and word), text)
         for secret in (self._secret, *self._secret.split()[1:]):
             text = text.replace(secret, "***") if secret else text
-        return "".join(c if c.isprintable() else " " for c in text)[:200]
+        return "".join(c if c.isprintable() else " " for c in text[:2000])[:200]
 
 
 def _tls(endpoint: Endpoint) -> ssl.SSLContext:
@@ -259,7 +263,7 @@ def _read(answer: bytearray) -> Any:
         return decoded(answer)
     except ValueError as error:
         if any(word in answer for word in (b"NaN", b"Infinity")):
-            raise BadAnswerError(f"expected finite numbers, got NaN or infinity in the answer; {KEPT}") from error
+            raise BadAnswerError("expected finite numbers, got NaN or infinity in the answer") from error
         raise _Again(
             f"an answer that is not JSON or was cut off ({len(answer):,} bytes)", kind=BadAnswerError
         ) from error

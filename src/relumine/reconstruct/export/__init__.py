@@ -1,6 +1,7 @@
 """Taking a clone elsewhere: a torch module, a .safetensors file, an .onnx file. All predict what ``predict`` does."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -79,6 +80,8 @@ def load(path: str | Path) -> "Network":
             architecture = json.loads((file.metadata() or {})[ARCHITECTURE])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         layers = range(int(architecture["layers"]))
+        if math.prod(architecture["inputs"]) != arrays["layers.0.weight"].shape[-1]:
+            raise ValueError(f"inputs of shape {architecture['inputs']} do not fit its first layer")
         return Network(
             weights=tuple(arrays[f"layers.{i}.weight"] for i in layers),
             biases=tuple(arrays[f"layers.{i}.bias"] for i in layers),
