@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import relumine as rl
 from problems import Problem, error, two_layer
+from relumine.oracle.http.limits import Limits
 from relumine.oracle.http.sender import Sender
 from servers import kserve
 
@@ -47,12 +48,12 @@ class Clock:
 
     def __enter__(self) -> "Clock":
         def timed(
-            sender: Sender, client: httpx.Client, url: str, content: bytes
+            sender: Sender, client: httpx.Client, url: str, content: bytes, limits: Limits
         ) -> tuple[int, httpx.Headers, bytearray]:
             self.sent.append((url, content))
             started = time.thread_time()
             try:
-                return self._exchange(sender, client, url, content)
+                return self._exchange(sender, client, url, content, limits)
             finally:
                 self.requests += time.thread_time() - started
 
