@@ -319,7 +319,7 @@ def _laptop() -> Scale:
         return Plan(
             network,
             budgets,
-            1,
+            3,
             {1: 600, 1000: 2000, 10_000: 3000},
             _RATE["vgg11"],
             {"width": 32},
@@ -338,8 +338,8 @@ def _laptop() -> Scale:
     plans["cifar10", "conv"] = Plan("conv", budgets, 3, {1: 600, 1000: 1500}, _RATE["conv"], **_CIFAR_CONV)
     plans |= {("cifar10", "vgg11"): heavy("vgg11", 3000), ("cifar10", "resnet18"): heavy("resnet18_small", 2400)}
     about = (
-        "the paper's data; 3 seeds, but 1 for VGG11 and ResNet-18, whose stem has stride 2; these two have half the "
-        "channels of the literature, and students of few steps"
+        "the paper's data, up to 3 seeds; VGG11 and ResNet-18, whose stem has stride 2, have half the channels of the "
+        "literature, and students of few steps"
     )
     return Scale("laptop", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
 
