@@ -1,4 +1,4 @@
-"""Answers of servers written to harm who asks them: bombs, endless and damaged ones, and some that are merely wrong.
+"""Answers of servers written to harm their clients: bombs, endless and damaged ones, and some that are merely wrong.
 
 Each is what is written to the connection after a request was read: bytes, or a function that makes them one after the
 other and may sleep.

@@ -1,4 +1,4 @@
-"""Model files written to do harm: to run code, to eat memory, to crash whoever reads them. And honest ones, damaged."""
+"""Model files written to do harm: to run code, to eat memory, to crash their reader. And honest ones, damaged."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""One list of oracles, one contract: whoever answers, these hold."""
+"""One list of oracles, one contract that all of them keep."""
 
 import dataclasses
 import warnings

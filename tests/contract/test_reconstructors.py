@@ -1,4 +1,4 @@
-"""One list of reconstructors, one contract: whoever asks, these hold."""
+"""One list of reconstructors, one contract that all of them keep."""
 
 import dataclasses
 from collections.abc import Callable, Collection
@@ -332,7 +332,7 @@ def price(name: str) -> int:
 
 @pytest.fixture(params=[0.0, 0.3, 0.9], ids=["at once", "early", "late"])
 def after(request: pytest.FixtureRequest) -> int:
-    """So many rows of a run are answered well."""
+    """This many rows of a run are answered well."""
     return int(request.param * price(request.node.callspec.params["subject"]))
 
 

@@ -106,7 +106,7 @@ def test_a_killed_study_goes_on_where_it_was(tmp_path, uninterrupted):
 
 
 def alive(pids: list[str], within: float) -> list[str]:
-    """Which of these processes still run after so many seconds; ended ones that nobody collected do not."""
+    """Which of these processes still run after that many seconds; ended ones that nobody collected do not."""
     end = time.monotonic() + within
     while time.monotonic() < end and any(map(_runs, pids)):
         time.sleep(0.1)

@@ -9,7 +9,7 @@ from relumine.audit.gate import judge, parse_condition
 from relumine.audit.levels import LEVELS
 from relumine.audit.result import Gate, Record
 
-# So many test inputs that an agreement is what it looks like, unless a test says otherwise.
+# Enough test inputs that an agreement is what it looks like, unless a test says otherwise.
 MANY = 10**7
 
 

@@ -1,4 +1,4 @@
-"""The house itself: which room may look into which, what is public, and that the papers on the wall are true."""
+"""The structure: which package may import which, what is public, and that the documentation says so."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ TARGETS = {
     *("relumine.oracle.http.oracle", "relumine.explain.oracle"),
 }
 
-# Modules that are about torch modules, and are only imported by whoever has one.
+# Modules that are about torch modules, and are only imported where there is one.
 _MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")
 TORCH_BOUND = (
     *("oracle/torch.py", "explain/", "formats/", "reconstruct/export/torch.py", "zoo/"),

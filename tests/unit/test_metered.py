@@ -119,7 +119,7 @@ def test_a_bad_answer_was_paid_for() -> None:
     assert metered.spent.gradient_queries == 7
 
 
-def test_whoever_watches_sees_phase_units_and_cost() -> None:
+def test_watchers_see_phase_units_and_cost() -> None:
     seen: list[rl.Progress] = []
     metered = rl.Metered(two_layer(5, 4).oracle, watch=seen.append)
     with metered.phase("search"):

@@ -106,7 +106,7 @@ def test_the_tight_bound_saves_a_third():
     assert tight.gradient_queries < 0.67 * paper.gradient_queries
 
 
-def test_whoever_watches_sees_the_units_come_in():
+def test_watchers_see_the_units_come_in():
     seen = []
     oracle = rl.Metered(two_layer(20, 5, paper=True).oracle, watch=lambda progress: seen.append(progress.units))
     rl.PaperTwoLayer(5)(oracle, rng=0)

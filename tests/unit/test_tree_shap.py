@@ -110,7 +110,7 @@ def agreement(oracle: TreeShap, student: rl.Reconstruction, test: np.ndarray) ->
 
 
 def students(oracle: TreeShap, pool: np.ndarray, test: np.ndarray, count: int) -> tuple[float, float]:
-    """Of contributions, and the best of values alone; both with so many queries."""
+    """Of contributions, and the best of values alone; both with the same number of queries."""
     answer = oracle(pool[:count], gradients=True)
     of_shap = FromContributions().fit(oracle.offer, pool[:count], answer, 0, Spent())
     alone = [Portfolio(kind).fit(oracle.oracle.offer, pool[:count], answer, 0, Spent()) for kind in KINDS]

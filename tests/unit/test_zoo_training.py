@@ -136,7 +136,7 @@ def test_the_cache_folder_is_the_environments(digits, tmp_path, monkeypatch):
     assert [*(tmp_path / "targets").glob("linear-digits-*.safetensors")]
 
 
-def test_whoever_watches_sees_every_part_of_training(digits, tmp_path):
+def test_watchers_see_every_part_of_training(digits, tmp_path):
     seen = []
     train(digits, tmp_path, watch=seen.append)
     assert [progress.step for progress in seen] == [20, 40, 60]

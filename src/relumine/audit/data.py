@@ -414,7 +414,7 @@ def _check_classes(labels: Labels | None, names: tuple[str, ...], classes: int |
 
 
 def _kept(count: int) -> NDArray[np.intp]:
-    """Which of so many inputs are used."""
+    """Which of the inputs are used."""
     if count <= _MOST_INPUTS:
         return np.arange(count)
     return np.sort(np.random.default_rng(0).permutation(count)[:_MOST_INPUTS])

@@ -42,7 +42,7 @@ class Condition:
     text:      as it was written
     level:     what must be exposed for it to be judged, "" for everything that is
     milestone: of which the queries count ("95", "exact"), or None where it is about an agreement …
-    at:        … at so many queries
+    at:        … at this number of queries
     threshold: queries, or a share
     inclusive: whether the threshold itself fails
     """
@@ -197,7 +197,7 @@ def _by_points(condition: Condition, curve: Curve) -> _Verdict:
         return "failed", f"{worst.agreement.high:.1%} agreement with {worst.queries:,.0f} queries"
     if curve.status == "inconclusive":
         return "undecided", "cases ended with an error"
-    # Whoever asks more than that without crossing has not crossed it at that number either.
+    # An attack that did not cross the threshold with more queries did not cross it with that number either.
     beyond = next((point for point in curve.points if point.tried >= condition.at), None)
     if beyond is None:
         return "undecided", f"only {max((point.tried for point in curve.points), default=0):,} queries were tried"

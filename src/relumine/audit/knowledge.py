@@ -40,7 +40,7 @@ class Knowledge:
     true_values: values are the target's own numbers, in full
     rounded:     values are the target's own numbers, rounded
     reach:       inputs of a larger root mean square are refused, or raise suspicion
-    window:      a watch looks at so many rows of a client; 0 for none
+    window:      number of a client's latest rows that a watch looks at; 0 for none
     cutoff:      smaller probabilities are shown as 0
     distorted:   beta and gamma of a reverse sigmoid on probabilities
     """

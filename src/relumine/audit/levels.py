@@ -16,7 +16,7 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, c
 from relumine.oracle.logits import probabilities_of
 from relumine.oracle.predictor import PredictorOracle
 
-# The paper's appendix: the mean of so many noisy gradients, the noise as large as the data's standard deviation.
+# The paper's appendix: the mean of N noisy gradients, the noise as large as the data's standard deviation.
 SMOOTHGRAD_SAMPLES = 10
 # Captum's and most servers' default for integrated gradients.
 INTEGRATION_STEPS = 50

@@ -18,7 +18,7 @@ from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Clone
 from relumine.reconstruct.verification import fresh_points
 
-# Clones are compared on so many test inputs at most, and on so many Gaussian ones, the same for all.
+# Clones are compared on at most this many test inputs, and on this many Gaussian ones, the same for all.
 _MOST_INPUTS = 2000
 _GAUSSIAN_POINTS = 1000
 _GAUSSIAN_SEED = 1807

@@ -11,9 +11,9 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Clone
 
-# So many inputs in the gallery, of different classes as far as there are any.
+# Inputs in the gallery, of different classes where there are several.
 _PICTURES = 6
-# So many units, the largest first.
+# Units in the gallery, the largest first.
 _UNITS = 16
 # Larger maps are not drawn: a page would hold megabytes of numbers.
 _LARGEST = 4096

@@ -17,7 +17,7 @@ from relumine.oracle.base import Oracle
 # Agreement with every seed from which more queries to a student would say nothing new.
 CLEAR = 0.99
 
-# What the main milestone takes is narrowed down in so many steps, from a factor of 10 to one of 1.8.
+# What the main milestone takes is narrowed down in this many bisections, from a factor of 10 to one of 1.8.
 BISECTIONS = 2
 _CLOSE = 1.5
 _REACHED = int(REACHED) / 100

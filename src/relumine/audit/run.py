@@ -29,7 +29,7 @@ from relumine.jobs.provenance import provenance
 # The file of a run folder that holds every answer that a server was asked for.
 LEDGER = "ledger.sqlite"
 
-# A target is the same model as before if it answers so many inputs as before, up to this share of the largest answer.
+# A target is the same model as before if its answers to this many inputs are, up to this share of the largest answer.
 _COMPARED = 8
 _SAME = 1e-3
 
@@ -37,13 +37,13 @@ _SAME = 1e-3
 # slowest of each, on two busy cores; a few grew 16-fold, most hardly), from smaller budgets less.
 _GROWTH = 10
 
-# A server that fails in so many cases, one after the other, is asked no more.
+# A server that fails in this many cases in a row is asked no more.
 _PATIENCE = 3
 
 
 @dataclass(frozen=True)
 class AuditProgress:
-    """Where an audit stands, for whoever watches it.
+    """Where an audit stands, for progress displays.
 
     running:      cases under way
     ended:        the record that just came in, if it is one
@@ -214,7 +214,7 @@ class _AuditRun:
                 self._keep(failed(case, "not tried, because the server does not answer any more"))
 
     def _starting(self, cases: Iterable[Case]) -> Iterator[Case]:
-        """The cases, each told to whoever watches as a worker takes it."""
+        """The cases, each reported to ``watch`` as a worker takes it."""
         for case in cases:
             if self._gone:
                 return

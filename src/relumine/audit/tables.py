@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 def read_table(path: Path, features: int, label_column: str | None) -> Table:
-    """The rows of a .csv, .tsv or .parquet file for a target of so many features, or a DataError."""
+    """The rows of a .csv, .tsv or .parquet file for a target with that number of features, or a DataError."""
     names, columns = (_from_parquet if path.suffix.lower() == ".parquet" else _from_text)(path)
     label = _label_column(path, names, features, label_column)
     inputs = [_numbers(path, names[i], columns[i]) for i in range(len(names)) if i != label]

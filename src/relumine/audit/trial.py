@@ -33,7 +33,7 @@ _NOISE_OF_VIEW, _NOISE_OF_DEFENCE = 1, 2
 # Data that relumine knows by name, besides files.
 _OF_THE_ZOO = ("digits", "mnist", "cifar10")
 
-# So many inputs judge clones, at most.
+# Clones are judged on at most this many inputs.
 _TESTS = 2000
 
 FAILED = "FAILED"

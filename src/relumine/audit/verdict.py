@@ -1,7 +1,7 @@
 """The words of an audit: verdict, warnings, limits, and the number that a control needs.
 
-No sentence here is stronger than its evidence. What was not reached was not reached *by these attacks within so many
-queries*; it is never called safe. Agreement that a constant guess has, too, is no evidence at all.
+No sentence here is stronger than its evidence. What was not reached was not reached *by these attacks within that
+number of queries*; it is never called safe. Agreement that a constant guess has, too, is no evidence at all.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,7 +24,7 @@ _LEARNED = 0.1
 
 _REACHED = int(REACHED) / 100
 
-# So many names in a sentence.
+# At most this many names in a sentence.
 _FEW = 3
 
 

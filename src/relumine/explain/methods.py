@@ -266,7 +266,7 @@ class IntegratedGradients(_GradientSum):
 
 
 def explanation_of(kind: MapKind, gradients: int | None = None) -> Explanation:
-    """The explanation that shows maps of a kind, or what such maps are made of; of so many gradients each."""
+    """The explanation that shows maps of a kind, or what such maps are made of; of ``gradients`` gradients each."""
     if kind.path:
         return IntegratedGradients() if gradients is None else IntegratedGradients(gradients)
     if kind.smoothing is not None:

@@ -13,7 +13,7 @@ class TimeUp(BaseException):
 
 @contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Raise TimeUp inside after so many seconds of computing; waiting, as for a server, does not count.
+    """Raise TimeUp inside after this many seconds of computing; waiting, as for a server, does not count.
 
     Only a process's first thread can be stopped, and only where the system has such a clock (not on Windows).
     """

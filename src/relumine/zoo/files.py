@@ -25,7 +25,7 @@ _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, struct.error, tarfile
 
 
 def content(path: Path, most: int = 2**31) -> bytes:
-    """What the file holds, at most so many bytes; unpacked if its name ends in .gz or .xz."""
+    """What the file holds, at most ``most`` bytes; unpacked if its name ends in .gz or .xz."""
     opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
     try:
         with opened(path, "rb") as stream:

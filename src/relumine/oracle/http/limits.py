@@ -1,6 +1,6 @@
 """Limits of what is taken from a server: bytes after unpacking, values in the JSON, and seconds for a whole exchange.
 
-A server may be broken, or written to harm who asks it: a few kilobytes that unpack to gigabytes, millions of empty
+A server may be broken, or written to harm its clients: a few kilobytes that unpack to gigabytes, millions of empty
 lists, a header that comes a byte at a time. What is taken follows from how many numbers were asked for.
 """
 

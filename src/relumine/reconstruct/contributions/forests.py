@@ -9,7 +9,7 @@ from relumine.oracle.base import Array
 
 # 60 trees agreed no better than 20 on Friedman's function, diabetes and make_classification (seed 2): sums average too.
 _TREES = 20
-# So many features have a forest of their own, those that contribute most; the others share one.
+# At most this many features, those that contribute most, have a forest of their own; the others share one.
 _MOST = 100
 
 

@@ -11,7 +11,7 @@ from relumine.oracle.base import Array
 # (1, 1) with penalties 0.01 to 1, these agreed most on forests and boosting of make_classification (seed 2).
 _OWN, _OTHERS = 2.0, 0.5
 _PENALTY = 0.1
-# A kernel of so many rows takes a tenth of a second per feature, and that grows with the cube.
+# A kernel of this many rows takes a tenth of a second per feature, and that grows with the cube.
 _MOST_ROWS = 1500
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 _FOLDS = 5
-# With fewer answers nothing can be held out; so many tell students apart that differ by 4 % or more.
+# With fewer answers nothing can be held out; this many tell students apart that differ by 4 % or more.
 _FEWEST, _ENOUGH = 5, 200
 # A family this many standard errors behind the best is out of the race; those within one of it vote.
 _OUT, _TIED = 2.0, 1.0
@@ -128,7 +128,7 @@ class _Race:
             self._alive = self._within(_OUT)
 
     def _within(self, errors: float) -> list[Family]:
-        """Those at most so many standard errors of the difference behind the best, best first."""
+        """Those at most this many standard errors of the difference behind the best, best first."""
         ranked = sorted(self._alive, key=lambda family: self._losses[family].sum())
         best = self._losses[ranked[0]]
         if not len(best):

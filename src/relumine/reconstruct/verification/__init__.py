@@ -29,7 +29,7 @@ BENT = 1e-3
 # By how many rounding units of the largest answer one may be off: it is a sum of many products. A probability by
 # fewer: it was summed over classes and divided.
 _ROUNDING, _DIGITS = 64, 8
-# A gap elsewhere may be so many times the one that a method found and accepted: noise that it knows of.
+# A gap elsewhere may be this multiple of the gap that a method found and accepted: noise that it knows of.
 _ACCEPTED = 10
 
 
