@@ -311,6 +311,27 @@ class Metered:
             self._watch(Progress(self._phase, self._units, self.spent))
 
 
+class Forwarding(Metered):
+    """Base of meters in front of a meter, which alone counts."""
+
+    def __init__(self, meter: Metered) -> None:
+        self._meter = meter
+        self.phase = meter.phase  # type: ignore[method-assign]
+        self.found = meter.found  # type: ignore[method-assign]
+
+    @property
+    def offer(self) -> Offer:
+        return self._meter.offer
+
+    @property
+    def spent(self) -> Spent:
+        return self._meter.spent
+
+    @property
+    def confirming(self) -> int:
+        return self._meter.confirming
+
+
 def _row(answer: Answer, i: int) -> Answer:
     """One row of an answer."""
     return Answer(answer.values[i : i + 1], None if answer.gradients is None else answer.gradients[i : i + 1])

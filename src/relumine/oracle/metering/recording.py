@@ -2,29 +2,19 @@
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array, Offer
-from relumine.oracle.metering.metered import Metered, Spent
+from relumine.oracle.base import Answer, Array
+from relumine.oracle.metering.metered import Forwarding, Metered
 
 
-class Recorder(Metered):
+class Recorder(Forwarding):
     """A meter that keeps what was answered and does not ask it again."""
 
     def __init__(self, meter: Metered) -> None:
-        self._meter = meter
+        super().__init__(meter)
         self._points: list[Array] = []
         self._answers: list[Answer] = []
         self._rows: dict[bytes, int] = {}
         self._values: dict[bytes, Array] = {}
-        self.phase = meter.phase  # type: ignore[method-assign]
-        self.found = meter.found  # type: ignore[method-assign]
-
-    @property
-    def offer(self) -> Offer:
-        return self._meter.offer
-
-    @property
-    def spent(self) -> Spent:
-        return self._meter.spent
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         if self.offer.random:

@@ -11,7 +11,7 @@ import numpy as np
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer, checked_inputs
-from relumine.oracle.metering.metered import Metered, Spent
+from relumine.oracle.metering.metered import Forwarding, Metered
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone, Reconstruction
 
@@ -162,22 +162,12 @@ class Domain:
         return f"{inputs}at 1e{min(_POWERS)} to 1e{max(_POWERS)} times {around}"
 
 
-class _Standardised(Metered):
-    """A meter in front of a meter: asks x where z is asked, and answers slopes along z."""
+class _Standardised(Forwarding):
+    """Asks x where z is asked, and answers slopes along z."""
 
     def __init__(self, meter: Metered, domain: Domain) -> None:
-        self._meter = meter
+        super().__init__(meter)
         self._domain = domain
-        self.phase = meter.phase  # type: ignore[method-assign]
-        self.found = meter.found  # type: ignore[method-assign]
-
-    @property
-    def offer(self) -> Offer:
-        return self._meter.offer
-
-    @property
-    def spent(self) -> Spent:
-        return self._meter.spent
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         answer = self._meter(self._domain.outward(inputs), gradients=gradients)
