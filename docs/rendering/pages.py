@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 LINKED = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "action.yml",
+    "templates/*.yml",
+    "Dockerfile",
     "results/*.png",
     "results/*.jsonl",
     "results/*.csv",

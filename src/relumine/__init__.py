@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from relumine.reconstruct.two_layer.method import TwoLayer as TwoLayer
     from relumine.reconstruct.values.method import TwoLayerFromValues as TwoLayerFromValues
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "auditing": "Audited",
