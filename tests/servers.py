@@ -70,6 +70,9 @@ class ModelServer:
         reply = self.answer(seen)
         return (self.change(seen, reply) or reply) if self.change is not None else reply
 
+    def described(self, path: str) -> Reply:
+        return Reply(200, {"status": "alive"})
+
     def answer(self, seen: Seen) -> Reply:
         rows = np.array(seen.body["instances"], dtype=np.float64)
         explain = seen.path.endswith(":explain")
@@ -88,6 +91,9 @@ def served(server: ModelServer, port: int = 0, certificate: Path | None = None) 
         def do_POST(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             self.say(server.reply(Seen(self.path, dict(self.headers), json.loads(content))))
+
+        def do_GET(self) -> None:
+            self.say(server.described(self.path))
 
     with _running(Handler, port, certificate) as bound:
         yield f"http{'s' if certificate else ''}://127.0.0.1:{bound}/v1/models/net"
@@ -272,3 +278,52 @@ def kserve(problem: Problem, folder: Path) -> Iterator[str]:
     server = Path(__file__).parent / "kserve_server.py"
     with program(str(server), str(port), str(folder / "weights.npz"), problem.dtype, ready=url, folder=folder):
         yield url
+
+
+class FilServer(ModelServer):
+    """As Triton's FIL backend answers: metadata, and TreeSHAP's contributions with the base value last."""
+
+    def __init__(self, predict: Callable[[np.ndarray], np.ndarray], shap: Callable[[np.ndarray], np.ndarray]) -> None:
+        super().__init__(None)
+        self.predict, self.shap = predict, shap
+        self.dimension = 0
+
+    def described(self, path: str) -> Reply:
+        inputs = [{"name": "input__0", "datatype": "FP32", "shape": [-1, self.dimension]}]
+        outputs = [{"name": name, "datatype": "FP32", "shape": [-1, -1]} for name in ("output__0", "treeshap_output")]
+        return Reply(body={"name": "fil", "platform": "fil", "versions": ["1"], "inputs": inputs, "outputs": outputs})
+
+    def answer(self, seen: Seen) -> Reply:
+        (tensor,) = seen.body["inputs"]
+        if (tensor["name"], tensor["datatype"]) != ("input__0", "FP32"):
+            return Reply(400, {"error": f"unexpected inference input '{tensor['name']}' for model 'fil'"})
+        rows = np.asarray(tensor["data"], dtype=np.float32).reshape(tensor["shape"])
+        found = {"output__0": self.predict(rows), "treeshap_output": self.shap(rows)}
+        named = found.items()
+        outputs = [
+            {"name": name, "datatype": "FP32", "shape": list(array.shape), "data": array.ravel().tolist()}
+            for name, array in named
+        ]
+        return Reply(body={"model_name": "fil", "model_version": "1", "outputs": outputs})
+
+
+class JsonServer(ModelServer):
+    """A service of its own: one field for the inputs, objects for the answers, and an OpenAPI page, as BentoML's."""
+
+    def __init__(self, predict: Callable[[np.ndarray], object], field_name: str, pages: bool = True) -> None:
+        super().__init__(None)
+        self.predict, self.field_name, self.pages = predict, field_name, pages
+
+    def described(self, path: str) -> Reply:
+        if path != "/docs.json" or not self.pages:
+            return Reply(404, {"error": "not found"})
+        schema = {"type": "object", "properties": {self.field_name: {"type": "array"}}}
+        body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}}
+        return Reply(
+            body={"paths": {"/classify": {"post": {"requestBody": body}}}, "components": {"schemas": {"Body": schema}}}
+        )
+
+    def answer(self, seen: Seen) -> Reply:
+        if set(seen.body) != {self.field_name}:
+            return Reply(400, {"error": f"expected the field {self.field_name}, got {', '.join(seen.body)}"})
+        return Reply(body=self.predict(np.asarray(seen.body[self.field_name], dtype=np.float64)))

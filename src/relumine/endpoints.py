@@ -6,7 +6,7 @@ from typing import Any
 
 from relumine.errors import MisuseError, TargetError
 from relumine.oracle.base import DType, Offer
-from relumine.oracle.http.endpoint import Endpoint, read_endpoint
+from relumine.oracle.http.endpoint import WITHOUT_EXPLANATIONS, Endpoint, protocol_at, read_endpoint
 from relumine.oracle.http.oracle import HttpOracle
 
 
@@ -46,11 +46,13 @@ def oracle_at(url: str, said: EndpointOptions, **offered: Any) -> HttpOracle:
 
 def _described(url: str, offered: dict[str, Any]) -> Endpoint:
     """The endpoint as the command line describes it. Servers compute in float32 unless one knows better."""
-    usual = {"values": "logits", "gradients": "all", "dtype": "float32"}
+    protocol = protocol_at(url)
+    shown = "none" if protocol in WITHOUT_EXPLANATIONS else "all"
+    usual = {"values": "logits", "gradients": shown, "dtype": "float32"}
     if not {"inputs", "outputs"} <= set(offered):
         raise TargetError(
             "a server's address does not say what it takes and answers: give --input-shape and --outputs, or "
-            "--endpoint-config FILE"
+            "--endpoint-config FILE (relumine probe --write-config proposes one)"
         )
     return Endpoint(url, Offer(**usual | offered))
 
@@ -59,7 +61,7 @@ def _configured(url: str, said: EndpointOptions, offered: dict[str, Any]) -> End
     """The endpoint as a file describes it, and the command line corrects it."""
     assert said.endpoint_config is not None
     endpoint = read_endpoint(said.endpoint_config)
-    if Endpoint(url, endpoint.offer, protocol=endpoint.protocol).url != endpoint.url:
+    if replace(endpoint, url=url).url != endpoint.url:
         raise TargetError(
             f"{said.endpoint_config} describes {endpoint.url}, the target is another; give the file that belongs to it"
         )

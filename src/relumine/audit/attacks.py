@@ -16,7 +16,6 @@ from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import AskedRows, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
-from relumine.audit.levels import SHAP
 from relumine.audit.result import ORDINARY, AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
@@ -122,7 +121,7 @@ def attacks_for(
     maps:      what the target itself shows
     """
     known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
-    if level == SHAP and offer.gradients != "none":
+    if offer.contributions:
         alone = replace(offer, gradients="none", explained=None)
         own = AttackKey("student", student="contributions")
         contributions = (Attack(own, _of_contributions),) if offer.values in _NUMBERS else ()
@@ -258,7 +257,11 @@ def _of_contributions(at: Situation) -> Reconstruction:
     asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng), gradients=True)
     if not len(asked.rows):
         return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-    return FromContributions().fit(at.oracle.offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
+    answer = asked.answer
+    if answer.jacobians.shape[1] == 1 and at.oracle.offer.outputs == 2:
+        # Of the log-odds of two classes, each class has half: their softmax is the probability again.
+        answer = Answer(answer.values, np.concatenate([-answer.jacobians, answer.jacobians], axis=1) / 2)
+    return FromContributions().fit(at.oracle.offer, asked.rows, answer, at.rng, at.oracle.spent)
 
 
 def _learned(

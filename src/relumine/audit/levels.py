@@ -123,6 +123,8 @@ def _smoothgrad(oracle: Oracle, setting: Setting) -> Oracle:
 
 
 def _shap(oracle: Oracle, _: Setting) -> Oracle:
+    if oracle.offer.contributions:  # a server that answers them
+        return oracle
     if not isinstance(oracle, PredictorOracle):
         raise MisuseError("SHAP values: expected a model of trees, got an oracle that holds none")
     from relumine.explain.tree_shap import TreeShap
@@ -130,8 +132,12 @@ def _shap(oracle: Oracle, _: Setting) -> Oracle:
     return TreeShap(oracle)
 
 
+def _gradients(offer: Offer) -> bool:
+    return offer.outputs > 1 and not offer.contributions
+
+
 def _all_outputs(offer: Offer) -> bool:
-    return offer.gradient_rows == offer.outputs
+    return offer.gradient_rows == offer.outputs and not offer.contributions
 
 
 # The values that come with explanations are the target's own: baselines are resolved among what it offers.
@@ -158,7 +164,7 @@ LEVELS: dict[str, Level] = {
             "top-gradient",
             "gradient of the top class",
             _OWN_VALUES,
-            lambda offer: offer.outputs > 1,
+            _gradients,
             lambda oracle, _: TopClass(oracle),
         ),
         Level("gradients", "gradients of all classes", _OWN_VALUES, _all_outputs, lambda oracle, _: oracle),
@@ -172,7 +178,7 @@ LEVELS: dict[str, Level] = {
             derived=True,
             shows=_INTEGRATED,
         ),
-        Level(SHAP, "SHAP values", _OWN_VALUES, lambda _: True, _shap, derived=True),
+        Level(SHAP, "SHAP values", _OWN_VALUES, lambda _: True, _shap),
     )
 }
 

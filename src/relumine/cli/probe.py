@@ -45,6 +45,8 @@ def probe(
         from rich.console import Console
 
         from relumine.endpoints import EndpointOptions, is_url
+        from relumine.oracle.http.oracle import HttpOracle
+        from relumine.probe.discovery import in_precision, proposed, tells_all
         from relumine.probe.preflight import Probe
         from relumine.probe.screen import show_findings
         from relumine.probe.screen import write_config as written
@@ -59,11 +61,16 @@ def probe(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
 
+        def found(dtype: options.DTypeName) -> "Oracle":
+            if shape is not None and outputs is not None and tells_all(target):
+                return loaded("real", dtype)
+            return HttpOracle.at(in_precision(proposed(target, shape, outputs, authorized_by), dtype))
+
         with Console(stderr=True).status(f"asking {target}"):
             if is_url(target) and endpoint_config is None:
                 # Nothing is known yet: values of any kind pass as real numbers, and a first answer tells the precision.
-                oracle = loaded("real", "float64")
-                oracle = loaded("real", "float32") if answers_in_float32(oracle, seed) else oracle
+                oracle = found("float64")
+                oracle = found("float32") if answers_in_float32(oracle, seed) else oracle
             else:
                 oracle = loaded()
             findings = Probe()(oracle, rng=seed)

@@ -42,7 +42,7 @@ class TreeShap:
         """With a contribution per output and feature; ``explained`` says what they sum to."""
         kind, _ = explained_by(self.oracle.model)
         explained = None if kind == self.oracle.offer.values else kind
-        return replace(self.oracle.offer, gradients="all", explained=explained)
+        return replace(self.oracle.offer, gradients="all", explained=explained, contributions=True)
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         offer = self.offer

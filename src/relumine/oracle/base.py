@@ -35,6 +35,8 @@ class Offer:
     random:    whether the same question may get different answers
     box:       lowest and highest valid input coordinate, if there is such a limit
     explained: what gradients are of, where values do not tell because something hid or changed them
+    contributions: what is answered in place of gradients are contributions of the inputs' coordinates, as SHAP values
+    tokens:    inputs are sequences of token ids below this number; None where they are numbers
     """
 
     inputs: tuple[int, ...]
@@ -45,6 +47,8 @@ class Offer:
     random: bool = False
     box: tuple[float, float] | None = None
     explained: ValueKind | None = None
+    contributions: bool = False
+    tokens: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "inputs", _whole_numbers("inputs", self.inputs))
@@ -58,6 +62,10 @@ class Offer:
         _require(self.box is None or self.box[0] < self.box[1], "box", "(low, high) with low < high", self.box)
         told = (None, "real", "logits", "probabilities")
         _require(self.explained in told, "explained", f"one of {told}", self.explained)
+        _require(isinstance(self.contributions, bool), "contributions", "true or false", self.contributions)
+        object.__setattr__(self, "contributions", self.contributions and self.gradients != "none")
+        counted = isinstance(self.tokens, int) and self.tokens > 0
+        _require(self.tokens is None or counted, "tokens", "a positive integer", self.tokens)
 
     @property
     def dimension(self) -> int:
@@ -165,6 +173,8 @@ def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> A
         raise MisuseError(f"inputs: expected shape (n, {offer.dimension}), got {rows.shape}; flatten each input")
     if not np.isfinite(rows).all():
         raise MisuseError("inputs: expected finite numbers, got NaN or infinity")
+    if offer.tokens is not None and not ((rows >= 0) & (rows < offer.tokens) & (rows == np.floor(rows))).all():
+        raise MisuseError(f"inputs: this target takes token ids, expected whole numbers from 0 to {offer.tokens - 1}")
     return rows
 
 

@@ -47,6 +47,9 @@ def _findings(meter: Metered, rng: np.random.Generator) -> Findings:
     values = look_at_values(known)
     if known.offer.gradients == "none" or known.offer.values == "label":
         return _nothing(known)
+    if known.offer.contributions:
+        why = "contributions of features are no gradients; relumine audit learns from them"
+        return Findings(known.offer, known.decimals, "SHAP values", None, why, remarks=tuple(known.remarks))
     points = known.scale * known.gaussian(_POINTS)
     answer = WithOffer(meter, known.offer, one_by_one=True)(points, gradients=True)
     again = meter(points[:1], gradients=True)

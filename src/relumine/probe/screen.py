@@ -34,7 +34,8 @@ def show_findings(console: Console, findings: Findings) -> None:
 def write_config(findings: Findings, oracle: Oracle, path: Path) -> Path:
     """For a server the settings that reconstruct reads (--endpoint-config); else the findings, as a [probe] table."""
     if isinstance(oracle, HttpOracle):
-        offer = findings.adapt(oracle).offer
+        shap = findings.offer.contributions
+        offer = findings.offer if shap else findings.adapt(oracle).offer
         batch = 1 if findings.one_by_one else None
         return oracle.endpoint.changed(offer=offer, explanation=findings.recipe, batch=batch).write(path)
     lines = ["[probe]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in _plain(findings))]

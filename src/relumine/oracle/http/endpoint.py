@@ -1,7 +1,7 @@
 """Endpoint: all that one must know to ask a model server, as a record and as a small TOML file.
 
     url = "http://127.0.0.1:8080/v1/models/net"
-    protocol = "kserve-v1"                      # open-inference-v2, torchserve
+    protocol = "kserve-v1"                      # open-inference-v2, torchserve, mlflow, json
 
     [offer]                                     # what is promised: the fields of an Offer
     inputs = [784]
@@ -14,6 +14,9 @@
     values = "predictions"                      # of a prediction
     explained_values = "predictions"            # of an explanation; "-" if they are not there and must be asked for
     gradients = "explanations"                  # e.g. explanations[].attributions[0].map
+
+    [request]                                   # of protocol json: the body; "$rows" stands for the inputs
+    features = "$rows"
 
     [requests]
     batch = 64
@@ -36,7 +39,10 @@ from urllib.parse import urlsplit
 from relumine.errors import MisuseError, TargetError
 from relumine.oracle.base import Offer
 
-ProtocolName = Literal["kserve-v1", "open-inference-v2", "torchserve"]
+ProtocolName = Literal["kserve-v1", "open-inference-v2", "torchserve", "mlflow", "json"]
+
+# Protocols that know no explanations, unless somebody says where they are.
+WITHOUT_EXPLANATIONS: tuple[ProtocolName, ...] = ("mlflow", "json")
 
 # Requests per second and requests at a time of a server that is not on this machine, unless told otherwise.
 POLITE_RATE = 5.0
@@ -48,6 +54,8 @@ _ADDRESSES: tuple[tuple[ProtocolName, str, str], ...] = (
     ("kserve-v1", r".*/v1/models/[^/:]+", r":predict|:explain"),
     ("open-inference-v2", r".*/v2/models/[^/:]+(?:/versions/[^/:]+)?", r"/infer"),
     ("torchserve", r".*/(?:predictions|explanations)/[^:]+", r""),
+    ("mlflow", r".*/invocations", r""),
+    ("json", r"(?!)", r""),  # any address: no address tells it
 )
 _ANSWERS = ("values", "explained_values", "gradients")
 _REQUESTS = ("batch", "concurrency", "rate", "timeout", "retries", "patience")
@@ -65,6 +73,9 @@ class Endpoint:
     gradients_at:      where gradients sit in an answer to an explanation
     explainer:         the address of the model that explains, where it is another one
     input_name:        name of the input tensor (open-inference-v2)
+    columns:           names of the features, for tables (mlflow: dataframe_split) and for records
+    classes:           the labels that the server answers, in the order of the outputs; 0, 1, 2, … if not given
+    request:           of protocol json, the body, in which "$rows" (or "$row", "$records", "$record") stands for inputs
     parameters:        further fields of every request's body
     explanation:       what the explanations are, as found by a preflight
     authorization_env: the environment variable that holds the Authorization header's value, if it is set
@@ -85,6 +96,9 @@ class Endpoint:
     gradients_at: str | None = None
     explainer: str | None = None
     input_name: str = "input-0"
+    columns: tuple[str, ...] = ()
+    classes: tuple[str | int | float, ...] = ()
+    request: Mapping[str, Any] | str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
     explanation: str = "gradient"
     authorization_env: str = "RELUMINE_AUTHORIZATION"
@@ -109,6 +123,15 @@ class Endpoint:
         self._check_numbers()
         if not isinstance(self.offer, Offer):
             raise MisuseError(f"offer: expected an Offer, got {type(self.offer).__name__}")
+        for name, count in {"columns": self.offer.dimension, "classes": max(self.offer.outputs, 2)}.items():
+            listed = getattr(self, name)
+            if listed and (
+                not isinstance(listed, list | tuple) or len(listed) != count or len(set(map(str, listed))) != count
+            ):
+                raise MisuseError(f"{name}: expected {count} different names in a list, got {listed!r}")
+            object.__setattr__(self, name, tuple(listed))
+        if (self.request is not None) != (protocol == "json"):
+            raise MisuseError(f'request: expected [request] for protocol = "json" and no other, got {protocol!r}')
 
     def _check_numbers(self) -> None:
         for name, least in {"batch": 1, "concurrency": 1, "retries": 0}.items():
@@ -149,9 +172,13 @@ class Endpoint:
         """The text of the TOML file; read_endpoint() gives the same record."""
         offer = asdict(self.offer)
         answers = {name: getattr(self, f"{name}_at") for name in _ANSWERS}
-        top = {name: getattr(self, name) for name in _TOP}
+        top = {name: getattr(self, name) for name in _TOP} | {name: getattr(self, name) or None for name in _LISTS}
         requests = {name: getattr(self, name) for name in _REQUESTS}
         tables = {"offer": offer, "answers": answers, "requests": requests, "parameters": dict(self.parameters)}
+        if isinstance(self.request, str):
+            top["request"] = self.request
+        else:
+            tables["request"] = dict(self.request or {})
         parts = [_lines(top), *(f"\n[{name}]\n{_lines(table)}" for name, table in tables.items() if _lines(table))]
         return "".join(parts)
 
@@ -165,6 +192,7 @@ class Endpoint:
         return Path(path)
 
 
+_LISTS = ("columns", "classes")
 _TOP = ("url", "protocol", "explainer", "input_name", "explanation", "authorization_env", "authorized_by")
 
 
@@ -187,7 +215,8 @@ def read_endpoint(path: str | Path) -> Endpoint:
 def _endpoint(said: dict[str, Any]) -> Endpoint:
     offer, answers, requests = (_table(said, name) for name in ("offer", "answers", "requests"))
     parameters = _table(said, "parameters")
-    _require_known("", said, ("url", *_TOP, "offer", "answers", "requests", "parameters"))
+    request = said.get("request") if isinstance(said.get("request"), str) else _table(said, "request") or None
+    _require_known("", said, (*_TOP, *_LISTS, "offer", "answers", "request", "requests", "parameters"))
     _require_known("offer.", offer, tuple(part.name for part in fields(Offer)))
     _require_known("answers.", answers, _ANSWERS)
     _require_known("requests.", requests, _REQUESTS)
@@ -201,7 +230,8 @@ def _endpoint(said: dict[str, Any]) -> Endpoint:
     strange = [name for name, text in (top | places).items() if not isinstance(text, str)]
     if strange:
         raise MisuseError(f"{strange[0]}: expected a text in quotes, got {(top | places)[strange[0]]!r}")
-    return Endpoint(**top, offer=Offer(**offer), parameters=parameters, **places, **requests)
+    listed = {name: said[name] for name in _LISTS if name in said}
+    return Endpoint(**top, **listed, offer=Offer(**offer), request=request, parameters=parameters, **places, **requests)
 
 
 def _box(said: object) -> tuple[float, float]:
@@ -236,6 +266,11 @@ def _toml(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
+def protocol_at(url: str) -> ProtocolName:
+    """The protocol that an address tells, or a MisuseError."""
+    return _understood(url, None)[1]
+
+
 def _understood(url: object, protocol: ProtocolName | None) -> tuple[str, ProtocolName]:
     """The address of the model without a verb, and the protocol spoken there."""
     if not isinstance(url, str):
@@ -247,8 +282,9 @@ def _understood(url: object, protocol: ProtocolName | None) -> tuple[str, Protoc
             return found[1], name
     if protocol is None:
         raise MisuseError(
-            "url: expected http(s)://HOST/v1/models/NAME (KServe), /v2/models/NAME (Open Inference Protocol) or "
-            f"/predictions/NAME (TorchServe), got {url!r}; for another address say which protocol it speaks"
+            "url: expected http(s)://HOST/v1/models/NAME (KServe), /v2/models/NAME (Open Inference Protocol), "
+            f"/predictions/NAME (TorchServe) or /invocations (MLflow), got {url!r}; relumine probe URL --write-config "
+            "FILE finds out what another address takes, and --endpoint-config FILE says it"
         )
     if protocol not in (name for name, *_ in _ADDRESSES):
         raise MisuseError(f"protocol: expected one of {', '.join(n for n, *_ in _ADDRESSES)}, got {protocol!r}")

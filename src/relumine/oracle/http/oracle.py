@@ -24,7 +24,7 @@ _NUMBERS_AT_ONCE = 2**19
 
 
 class HttpOracle:
-    """Asks a model server: KServe v1, Open Inference Protocol v2, TorchServe.
+    """Asks a model server: KServe v1, Open Inference Protocol v2, TorchServe, MLflow, or any that answers JSON.
 
     url:      of the model, e.g. http://127.0.0.1:8080/v1/models/net
     offer:    what it promises

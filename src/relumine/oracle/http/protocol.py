@@ -2,6 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +14,8 @@ from relumine.oracle.http.endpoint import Endpoint, ProtocolName
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
 ABSENT = "-"
 _NUMBER = "a number"
+# What stands for inputs in a template: all of them or a single one, as lists or as objects by the names of columns.
+ROWS, ROW, RECORDS, RECORD = "$rows", "$row", "$records", "$record"
 
 
 class Protocol(ABC):
@@ -41,7 +44,7 @@ class Protocol(ABC):
         """Where predictions, or explanations, are asked for."""
 
     @abstractmethod
-    def body(self, rows: Array) -> dict[str, Any]:
+    def body(self, rows: Array) -> Any:
         """The request for these rows."""
 
     def values(self, rows: int, body: object) -> Array:
@@ -58,7 +61,24 @@ class Protocol(ABC):
         return self._array("gradients", body, self._gradients_at, shape)
 
     def _values(self, rows: int, body: object, place: str) -> Array:
+        if self._offer.values == "label":
+            found = self._found(body, place)
+            if isinstance(found, np.ndarray | list) and not any(isinstance(one, np.ndarray | list) for one in found):
+                return self._one_hot(rows, list(found), place)
         return self._array("values", body, place, (rows, self._offer.outputs))
+
+    def _one_hot(self, rows: int, labels: list[Any], place: str) -> Array:
+        """n×K from n labels, which are numbers or words; of one output, whether it is the second."""
+        known = {str(name): i for i, name in enumerate(self._endpoint.classes or range(max(2, self._offer.outputs)))}
+        plain = [str(int(one) if isinstance(one, float) and one.is_integer() else one) for one in labels]
+        if len(labels) != rows or any(label not in known for label in plain):
+            odd = next((label for label in plain if label not in known), f"{len(labels)} of them")
+            raise BadAnswerError(
+                f"values: expected {rows} labels among {', '.join(list(known)[:8])} at {place or 'the top'!r}, got "
+                f'{_brief(odd)}; name them in classes = […], and say values = "real" if they are no labels'
+            )
+        one_hot: Array = np.eye(len(known))[[known[label] for label in plain]]
+        return one_hot[:, -self._offer.outputs :]
 
     def _array(self, what: str, body: object, place: str, shape: tuple[int, ...]) -> Array:
         """The numbers at a place, in the precision of the target and of the promised shape."""
@@ -78,6 +98,9 @@ class Protocol(ABC):
             raise BadAnswerError(
                 f"{what}: expected numbers of shape {shape} at {place or 'the top'!r}, got {_first_odd(found)}"
             ) from error
+        *outer, d = shape
+        if what == "gradients" and self._offer.contributions and array.size == np.prod(outer, dtype=int) * (d + 1):
+            array = array.reshape(*outer, d + 1)[..., :-1]  # the last is the base value, which TreeSHAP adds to
         if array.size != np.prod(shape):
             raise BadAnswerError(f"{what}: expected numbers of shape {shape} at {place!r}, got {array.shape}")
         return array.reshape(shape)
@@ -164,16 +187,97 @@ class OpenInferenceV2(Protocol):
             raise MisuseError("answers: expected the name of an output tensor, got ''")
 
 
+class Json(Protocol):
+    """POST any JSON: a template with a word where the inputs belong. Where explanations are asked is told by a file.
+
+    Without an explainer's address the same request is answered with both.
+    """
+
+    values_at = ""
+    explained_values_at = ABSENT
+    gradients_at = ""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._template = self._template_of(endpoint)
+        words = [word for word in _texts(self._template) if word in (ROWS, ROW, RECORDS, RECORD)]
+        if len(words) != 1:
+            raise MisuseError(
+                f"request: expected one of {ROWS}, {ROW}, {RECORDS}, {RECORD} where the inputs belong, got "
+                f"{', '.join(words) or 'none'}"
+            )
+        self._single = words[0] in (ROW, RECORD)
+        if self._single and endpoint.batch != 1:
+            raise MisuseError(f"request: {words[0]} is a single input; say batch = 1 in [requests]")
+        if words[0] in (RECORDS, RECORD) and not endpoint.columns:
+            raise MisuseError(f"request: {words[0]} has fields by the names of columns; say columns = […]")
+        if endpoint.explainer is None and endpoint.explained_values_at is None:
+            self._explained_values_at = self._values_at
+
+    def _template_of(self, endpoint: Endpoint) -> Any:
+        return endpoint.request
+
+    def url(self, *, gradients: bool) -> str:
+        """The address, or that of the explainer."""
+        return (self._endpoint.explainer if gradients else None) or self._endpoint.url
+
+    def body(self, rows: Array) -> Any:
+        """The template with the inputs in their place."""
+        shaped = rows.reshape(-1, *self._offer.inputs)
+        columns = self._endpoint.columns
+        filled = {ROWS: shaped, ROW: shaped[0]}
+        if columns:
+            records = [dict(zip(columns, row.tolist(), strict=True)) for row in rows]
+            filled |= {RECORDS: records, RECORD: records[0]}
+        body = _filled(self._template, filled)
+        return {**body, **self._endpoint.parameters} if isinstance(body, dict) else body
+
+    def _found(self, body: object, place: str) -> Any:
+        found = super()._found(body, place)
+        return [found] if self._single else found
+
+
+class MLflow(Json):
+    """POST …/invocations of ``mlflow models serve``: inputs, or dataframe_split where columns have names."""
+
+    values_at = "predictions"
+    gradients_at = "explanations"
+
+    def _template_of(self, endpoint: Endpoint) -> Any:
+        if not endpoint.columns:
+            return {"inputs": ROWS}
+        return {"dataframe_split": {"columns": list(endpoint.columns), "data": ROWS}}
+
+
 _PROTOCOLS: dict[ProtocolName | None, type[Protocol]] = {
     "kserve-v1": KServeV1,
     "open-inference-v2": OpenInferenceV2,
     "torchserve": TorchServe,
+    "mlflow": MLflow,
+    "json": Json,
 }
 
 
 def protocol_of(endpoint: Endpoint) -> Protocol:
     """The protocol that this endpoint speaks."""
     return _PROTOCOLS[endpoint.protocol](endpoint)
+
+
+def _texts(template: Any) -> list[str]:
+    """All texts in a template."""
+    if isinstance(template, Mapping):
+        return [text for part in template.values() for text in _texts(part)]
+    if isinstance(template, list | tuple):
+        return [text for part in template for text in _texts(part)]
+    return [template] if isinstance(template, str) else []
+
+
+def _filled(template: Any, words: Mapping[str, Any]) -> Any:
+    if isinstance(template, Mapping):
+        return {name: _filled(part, words) for name, part in template.items()}
+    if isinstance(template, list | tuple):
+        return [_filled(part, words) for part in template]
+    return words.get(template, template) if isinstance(template, str) else template
 
 
 def found_at(body: object, place: str) -> Any:

@@ -165,7 +165,13 @@ class Sender:
 
     def post(self, url: str, body: object, stop: Cancellation, limits: Limits) -> Any:
         """The answer to a request, sent until it is answered; ``stop`` ends the waiting between two tries."""
-        content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return self._sent(url, orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY), stop, limits)
+
+    def get(self, url: str, limits: Limits) -> Any:
+        """What a server says of itself at an address."""
+        return self._sent(url, b"", Cancellation(), limits)
+
+    def _sent(self, url: str, content: bytes, stop: Cancellation, limits: Limits) -> Any:
         tries = 0
         while True:
             self._pace.wait(stop)
@@ -193,7 +199,8 @@ class Sender:
     def _exchange(
         self, client: httpx.Client, url: str, content: bytes, limits: Limits
     ) -> tuple[int, httpx.Headers, bytearray]:
-        with within(self._endpoint.timeout), client.stream("POST", url, content=content) as response:
+        method = "POST" if content else "GET"
+        with within(self._endpoint.timeout), client.stream(method, url, content=content) as response:
             right = response.status_code == 200
             answer = body_of(response, limits.size if right else BYTES_OF_ERRORS, cut=not right)
         with self._lock:

@@ -20,6 +20,9 @@ from relumine.oracle.base import Answer, Array, Offer
 # A power cut may lose the answers of this many seconds, which are then asked again; it never harms the file.
 _SECONDS_BETWEEN_FLUSHES = 1.0
 
+# Fields of an offer that ledgers written before them do not know.
+_LATER = ("explained", "contributions", "tokens")
+
 # Mostly nothing is on file, which one look tells of many questions; SQLite takes 999 of them in its older versions.
 _LOOKED_UP_AT_ONCE = 500
 
@@ -205,5 +208,5 @@ class Asked:
 
 
 def _plain(offer: Offer) -> dict[str, object]:
-    """The offer's fields; the one that ledgers written before it do not know is left out where it says nothing."""
-    return {name: value for name, value in asdict(offer).items() if name != "explained" or value is not None}
+    """The offer's fields; those that older ledgers do not know are left out where they say nothing."""
+    return {name: value for name, value in asdict(offer).items() if name not in _LATER or value}
