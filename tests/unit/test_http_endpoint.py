@@ -101,12 +101,15 @@ def test_a_file_that_is_wrong_is_refused_with_a_reason(text, message, tmp_path):
 
 def test_the_file_in_the_documentation_is_one(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "endpoints.md").read_text()
-    settings_file, key_file = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    settings_file, json_file, key_file = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "endpoint.toml").write_text(settings_file)
+    (tmp_path / "json.toml").write_text(json_file)
     (tmp_path / "keys.toml").write_text(key_file)
     endpoint = read_endpoint(tmp_path / "endpoint.toml")
     assert endpoint.offer.inputs == (1, 28, 28)
     assert not protocol_of(endpoint).values_come_with_gradients
+    service = protocol_of(read_endpoint(tmp_path / "json.toml"))
+    assert service.body(np.array([[41.0, 9.5]])) == {"customers": [{"age": 41.0, "income": 9.5}]}
     assert read_keys(tmp_path / "keys.toml").who("Bearer a long random text").budget == 1000
 
 
