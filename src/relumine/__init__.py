@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from relumine.probe.preflight import Probe as Probe
     from relumine.reconstruct.auto import Auto as Auto
     from relumine.reconstruct.deep.method import Deep as Deep
+    from relumine.reconstruct.head.method import Head as Head
     from relumine.reconstruct.linear import Linear as Linear
     from relumine.reconstruct.matching.method import GradientMatching as GradientMatching
     from relumine.reconstruct.network import Network as Network
@@ -89,6 +90,7 @@ _HOMES = {
     "probe.preflight": "Probe",
     "reconstruct.auto": "Auto",
     "reconstruct.deep.method": "Deep",
+    "reconstruct.head.method": "Head",
     "reconstruct.linear": "Linear",
     "reconstruct.matching.method": "GradientMatching",
     "reconstruct.network": "Network",

@@ -19,6 +19,9 @@ _VALUES = ("real", "logits", "probabilities")
 # Numbers held at once while asking: 32 MB in float64. More is not faster.
 _NUMBERS_AT_ONCE = 2**22
 
+# Outputs whose gradients are taken in one backward pass: the 512 features of a ResNet-18 at once would need gigabytes.
+_OUTPUTS_AT_ONCE = 64
+
 # Sizes of the random inputs that are looked at before the first question: small ones do not saturate a softmax, and
 # at the large ones nothing but a sigmoid stays within [0, 1].
 _SCALES = np.array([0.001, 0.1, 1, 1, 1, 10, 100, 100])[:, None]
@@ -257,10 +260,11 @@ def _gradient_of_each(answers: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor
     """n×K×d in one backward pass: as fast as K of them for hundreds of rows, several times as fast for a few."""
     n, K = answers.shape
     seeds = torch.eye(K, dtype=answers.dtype, device=answers.device)[:, None, :].expand(K, n, K)
-    (gradients,) = torch.autograd.grad(
-        answers, leaf, seeds, retain_graph=True, is_grads_batched=True, materialize_grads=True
-    )
-    return gradients.transpose(0, 1)
+    parts = [
+        torch.autograd.grad(answers, leaf, some, retain_graph=True, is_grads_batched=True, materialize_grads=True)[0]
+        for some in torch.split(seeds, _OUTPUTS_AT_ONCE)
+    ]
+    return torch.cat(parts).transpose(0, 1)
 
 
 def _check_arguments(module: object, values: str, rows_at_once: int | None) -> None:

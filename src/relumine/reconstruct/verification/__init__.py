@@ -13,7 +13,7 @@ from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Clone, Evidence, Outcome, Reconstruction
 from relumine.reconstruct.verification.domain import Domain, fresh_points
 
-__all__ = ["BENT", "FRESH_POINTS", "TOLERANCE", "Met", "fresh_points", "met", "relative_gap", "verified"]
+__all__ = ["BENT", "FRESH_POINTS", "TOLERANCE", "Met", "fresh_points", "gaps", "met", "relative_gap", "verified"]
 
 # Largest gap, relative to the largest answer, at which a clone counts as equal. float64 leaves room for sums over
 # thousands of units; in float32 the target itself is only known to about 1e-6 of its largest value.
@@ -59,22 +59,22 @@ def met(
     places = [domain.representable(points) for points in domain.places(rng).values()]
     answers = [oracle(places[0], gradients=False).values]
     usual = _spread(answers[0])
-    first = float(_gaps(clone, oracle.offer, places[0], answers[0], usual, noise).max())
+    first = float(gaps(clone, oracle.offer, places[0], answers[0], usual, noise).max())
     if len(places) > 1 and first <= max(tolerance, BENT):
         ends = np.cumsum([len(points) for points in places[1:]])[:-1]
         answers += np.split(oracle(np.concatenate(places[1:]), gradients=False).values, ends)
     pairs = list(zip(places, answers, strict=False))
-    gaps = np.concatenate([_gaps(clone, oracle.offer, points, values, usual, noise) for points, values in pairs])
+    found = np.concatenate([gaps(clone, oracle.offer, points, values, usual, noise) for points, values in pairs])
     where = domain.where if len(answers) == len(places) else "at N(0, I)"
     points, values = np.concatenate(places[: len(answers)]), np.concatenate(answers)
-    return Met(float(gaps.max()), points, values, int((gaps > tolerance).sum()), where)
+    return Met(float(found.max()), points, values, int((found > tolerance).sum()), where)
 
 
 def _spread(answers: Array) -> float:
     return float(np.ptp(answers, axis=0).max())
 
 
-def _gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: float, noise: float) -> Array:
+def gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: float, noise: float) -> Array:
     """n: |prediction − answer| beyond rounding, relative to the spread of the answers.
 
     Of these points, or the usual one if that is larger: a constant that is large must not hide what varies.

@@ -1,0 +1,54 @@
+"""A torch module as a backbone. What is held here is the public part of a target, never the target itself."""
+
+import torch
+from torch import Tensor, nn
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Array, Offer
+from relumine.oracle.torch import TorchOracle
+
+
+def answering(module: object, offer: Offer) -> TorchOracle:
+    """The oracle of a module that takes the target's inputs; features of any shape become rows."""
+    if not isinstance(module, nn.Module):
+        raise MisuseError(
+            f"backbone: expected a torch module, or an oracle of features, got {type(module).__name__}; "
+            "wrap a function in FunctionOracle(query, Offer(inputs, outputs=features))"
+        )
+    try:
+        return TorchOracle(nn.Sequential(module, nn.Flatten()), offer.inputs, values="real")
+    except MisuseError as error:
+        raise MisuseError(f"backbone: {error}") from error
+
+
+def projected(module: nn.Module, basis: Array, offer: Offer) -> TorchOracle:
+    """Behind the module a multiplication by ``basis``, in the module's precision."""
+    return TorchOracle(
+        nn.Sequential(module, _Onto(torch.tensor(basis))), offer.inputs, values="real", dtype=offer.dtype
+    )
+
+
+class _Onto(nn.Module):
+    basis: Tensor
+
+    def __init__(self, basis: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("basis", basis, persistent=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        return features @ self.basis.to(features.dtype).T
+
+
+class _Joined(nn.Module):
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone, self.head = backbone, head
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head(self.backbone(inputs))
+        return outputs
+
+
+def joined(backbone: nn.Module, head: nn.Module) -> nn.Module:
+    """Both in one module, in eval mode."""
+    return _Joined(backbone, head).eval()

@@ -1,0 +1,132 @@
+"""Head: a secret head on a public backbone."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import relumine as rl
+
+SHAPE, FEATURES = (1, 8, 8), 24
+
+
+def backbone(seed=0, dtype=torch.float32, features=FEATURES):
+    """Two convolutions and an average: some of its features are off at some inputs."""
+    torch.manual_seed(seed)
+    parts = [nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, features, 3, stride=2), nn.ReLU()]
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(dtype)
+
+
+def behind(phi, head, **offer):
+    return rl.TorchOracle(nn.Sequential(phi, head), SHAPE, **offer)
+
+
+def linear(outputs, dtype=torch.float32, seed=100):
+    torch.manual_seed(seed)
+    return nn.Linear(FEATURES, outputs).to(dtype)
+
+
+def up_to_a_common_row(weights, values):
+    return weights - weights.mean(axis=0) if values == "probabilities" and len(weights) > 1 else weights
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_linear_head_falls_to_one_gradient_query(dtype, outputs, values):
+    for seed in range(3):
+        phi, head = backbone(seed, dtype), linear(outputs, dtype, seed + 100)
+        inputs = np.random.default_rng(seed).standard_normal((300, 64))
+        result = rl.Head(phi, inputs=inputs[:250])(behind(phi, head, values=values), rng=seed)
+        assert result.outcome is rl.Outcome.RECOVERED
+        assert result.spent.gradient_queries == 1
+        truth = up_to_a_common_row(head.weight.detach().numpy(), values)
+        found = up_to_a_common_row(result.parameters["layers.0.weight"], values)
+        features = rl.TorchOracle(phi, SHAPE, values="real")(inputs[:200], gradients=False).values
+        often = (features > 0).sum(axis=0) > 2
+        assert often.sum() > FEATURES / 2
+        assert np.abs(found - truth)[:, often].max() < 1e-4 * np.abs(truth).max()
+        answers = behind(phi, head, values=values)(inputs[250:], gradients=False).values
+        assert np.abs(result.predict(inputs[250:]) - answers).max() < 1e-5
+
+
+def test_inputs_are_made_up_where_none_are_given():
+    phi, head = backbone(), linear(5)
+    result = rl.Head(phi)(behind(phi, head), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    fresh = np.random.default_rng(1).standard_normal((500, 64))
+    missed = np.abs(result.predict(fresh) - behind(phi, head)(fresh, gradients=False).values).max(axis=1)
+    assert np.mean(missed < 1e-5) > 0.98
+
+
+@pytest.mark.parametrize("gradients", ["top", 1])
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+def test_a_linear_head_of_which_one_output_is_explained(values, gradients):
+    for seed in range(3):
+        phi, head = backbone(seed), linear(5, seed=seed + 100)
+        oracle = behind(phi, head, values=values, gradients=gradients)
+        result = rl.Head(phi)(oracle, rng=seed)
+        assert result.outcome is rl.Outcome.RECOVERED
+        fresh = np.random.default_rng(seed).standard_normal((50, 64))
+        assert np.abs(result.predict(fresh) - oracle(fresh, gradients=False).values).max() < 1e-3
+
+
+def test_a_backbone_that_is_not_the_targets_is_told_from_one_gradient():
+    oracle = behind(backbone(0), linear(5))
+    result = rl.Head(backbone(1))(oracle, rng=0)
+    assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+    assert "cannot have passed through this backbone" in result.evidence.remark
+    assert result.clone is None
+    assert result.spent.queries == 1
+
+
+def test_a_backbone_may_be_any_oracle_of_features():
+    rng = np.random.default_rng(0)
+    A, W, b = rng.standard_normal((6, 20)), rng.standard_normal((3, 6)), rng.standard_normal(3)
+
+    def features(x, gradients):
+        return np.tanh(x @ A.T), (1 - np.tanh(x @ A.T) ** 2)[:, :, None] * A if gradients else None
+
+    def target(x, gradients):
+        phi, jacobian = features(x, gradients)
+        return phi @ W.T + b, W @ jacobian if gradients else None
+
+    phi = rl.FunctionOracle(features, rl.Offer(inputs=(20,), outputs=6))
+    result = rl.Head(phi)(rl.FunctionOracle(target, rl.Offer(inputs=(20,), outputs=3, values="logits")), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert np.abs(result.parameters["layers.0.weight"] - W).max() < 1e-9
+    with pytest.raises(rl.MisuseError, match=r"clone\.head"):
+        result.to_torch()
+
+
+def test_the_clone_is_backbone_and_head(tmp_path):
+    phi, head = backbone(), linear(5)
+    oracle = behind(phi, head)
+    result = rl.Head(phi)(oracle, rng=0)
+    fresh = np.random.default_rng(1).standard_normal((7, 64))
+    truth = oracle(fresh, gradients=False).values
+    shaped = fresh.reshape(-1, *SHAPE).astype(np.float32)
+    assert np.abs(result.to_torch()(torch.tensor(shaped)).detach().numpy() - truth).max() < 1e-5
+    session = onnxruntime.InferenceSession(result.save(tmp_path / "clone.onnx"))
+    (said,) = session.run(None, {"input": shaped})
+    assert np.abs(said - truth).max() < 1e-5
+    names = set(load_file(result.save(tmp_path / "clone.safetensors")))
+    assert any(name.startswith("backbone.") for name in names)
+    assert any(name.startswith("head.") for name in names)
+
+
+def test_misuse_is_said_before_anything_is_asked():
+    phi = backbone()
+    with pytest.raises(rl.MisuseError, match="needs values and gradients"):
+        rl.Head(phi)(behind(phi, linear(3), gradients="none"))
+    with pytest.raises(rl.MisuseError, match="cannot take float32 inputs"):
+        rl.Head(nn.Linear(10, 3))(behind(phi, linear(3)))
+    with pytest.raises(rl.MisuseError, match="expected a torch module, or an oracle"):
+        rl.Head(lambda x: x)(behind(phi, linear(3)))
+    features = rl.FunctionOracle(lambda x, _: (x, None), rl.Offer(inputs=(10,), outputs=10))
+    with pytest.raises(rl.MisuseError, match="inputs of 64 numbers"):
+        rl.Head(features)(behind(phi, linear(3)))
+    with pytest.raises(rl.MisuseError, match="points"):
+        rl.Head(phi, points=0)
