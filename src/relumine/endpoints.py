@@ -34,12 +34,20 @@ def is_url(text: str) -> bool:
 
 def oracle_at(url: str, said: EndpointOptions, **offered: Any) -> HttpOracle:
     """The oracle at an address. ``offered`` are fields of its Offer, None where nothing was said."""
+    try:
+        return HttpOracle.at(endpoint_at(url, said, **offered))
+    except MisuseError as error:
+        raise TargetError(str(error)) from error
+
+
+def endpoint_at(url: str, said: EndpointOptions, **offered: Any) -> Endpoint:
+    """The description of the server at an address."""
     offered |= {"outputs": said.outputs, "dtype": said.dtype}
     offered = {name: value for name, value in offered.items() if value is not None}
     try:
         endpoint = _described(url, offered) if said.endpoint_config is None else _configured(url, said, offered)
         paces = {name: getattr(said, name) for name in ("authorized_by", "rate", "concurrency", "timeout")}
-        return HttpOracle.at(endpoint.changed(**paces))
+        return endpoint.changed(**paces)
     except MisuseError as error:
         raise TargetError(str(error)) from error
 

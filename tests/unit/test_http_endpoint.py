@@ -110,7 +110,8 @@ def test_the_file_in_the_documentation_is_one(tmp_path):
     assert not protocol_of(endpoint).values_come_with_gradients
     service = protocol_of(read_endpoint(tmp_path / "json.toml"))
     assert service.body(np.array([[41.0, 9.5]])) == {"customers": [{"age": 41.0, "income": 9.5}]}
-    assert read_keys(tmp_path / "keys.toml").who("Bearer a long random text").budget == 1000
+    alice = [(b"authorization", b"Bearer a long random text")]
+    assert read_keys(tmp_path / "keys.toml").who(alice, "").budget == 1000
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path):

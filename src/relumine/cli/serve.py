@@ -2,12 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from relumine.cli import options
 from relumine.cli.exits import errors_as_messages, extra_installed
+from relumine.errors import MisuseError
+
+if TYPE_CHECKING:
+    from relumine.serve.guard import App
 
 ExplanationName = Literal[
     "gradient", "absolute-gradient", "input-times-gradient", "integrated-gradients", "smoothgrad", "none"
@@ -15,8 +19,14 @@ ExplanationName = Literal[
 
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="What to serve: a TARGET, as of 'reconstruct'.")],
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="What to serve: a TARGET, as of 'reconstruct'.")
+    ] = None,
     *,
+    in_front_of: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Stand in front of this server instead: --defend and budgets for it."),
+    ] = None,
     explain: Annotated[ExplanationName, typer.Option(help="Which explanation :explain answers.")] = "gradient",
     classes: Annotated[
         Literal["all", "top"], typer.Option(help="Explain every output, or each input's largest.")
@@ -26,18 +36,33 @@ def serve(
     sigma: Annotated[float, typer.Option(metavar="N", help="Standard deviation of SmoothGrad's noise.")] = 0.1,
     defend: options.Defend = None,
     seed: options.Seed = 0,
-    input_shape: Annotated[str | None, options.shape_of("MODEL")] = None,
+    input_shape: Annotated[str | None, options.shape_of("MODEL or URL")] = None,
     factory: options.Factory = None,
+    endpoint_config: options.EndpointConfig = None,
+    outputs: options.Outputs = None,
+    authorized_by: options.AuthorizedBy = None,
+    timeout: options.Timeout = None,
     name: Annotated[str, typer.Option(metavar="NAME", help="The model's name in the address.")] = "model",
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Where to listen; other machines may ask only with --key-file.")
+        str, typer.Option(metavar="HOST", help="Where to listen; other machines may ask a MODEL only with --key-file.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 takes any that is free.")] = 8080,
     key_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Tokens and budgets, a TOML table per key: docs/endpoints.md.")
     ] = None,
-    budget: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Rows that each key may ask for, where its own is not given.")
+    client_header: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Header that tells clients apart, e.g. X-API-Key; else their address does."),
+    ] = None,
+    budget_per_client: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Rows that each client may ask for, where its key says nothing."),
+    ] = None,
+    budget_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Count rows there, so that budgets outlive the server.")
+    ] = None,
+    budget_hours: Annotated[
+        float | None, typer.Option(metavar="N", help="Renew each client's budget after so many hours; else never.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows in a request.")] = 256,
     max_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest body of a request.")] = 2**24,
@@ -46,35 +71,56 @@ def serve(
     ] = None,
     debug: options.Debug = False,
 ) -> None:
-    """Answer predictions and explanations of a model over HTTP (KServe v1).
+    """Answer predictions and explanations of a model over HTTP (KServe v1), or guard a server that does.
 
-    For trying out what an endpoint gives away, and for tests. Ctrl-C stops it.
+    A MODEL is served for trying out what an endpoint gives away. With --in-front-of a defence and a budget for each
+    client stand in front of a server that is there already: docs/defences.md. Ctrl-C stops it.
 
     For models that you own or are allowed to test.
     """
     with errors_as_messages(debug):
         with extra_installed("serve"):
-            from relumine.serve.app import Limits, make_app
+            from relumine.serve.app import make_app
+            from relumine.serve.forwarding import Forwarding
+            from relumine.serve.guard import Guard
+            from relumine.serve.payload import Limits
             from relumine.serve.server import listen
             from relumine.serve.server import serve as run_server
+        from relumine.endpoints import EndpointOptions, endpoint_at
         from relumine.oracle.http.endpoint import Endpoint
+        from relumine.serve.budgets import Budgets
         from relumine.serve.explained import Choice, explained
         from relumine.serve.keys import read_keys
         from relumine.targets import load_target
 
-        keys = read_keys(key_file, budget=budget)
-        values = None if of == "logits" else of  # what most models answer, if they do not say
-        oracle = load_target(model, input_shape=options.parsed_shape(input_shape), values=values, factory=factory)
-        shown = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
-        defence = options.chosen_defence(defend)
-        guard = None if defence is None else partial(defence, rng=seed)
-        app = make_app(shown, name, keys=keys, limits=Limits(max_rows, max_bytes), defence=guard)
-        listener = listen(host, port, keys)
-        address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+        if (model is None) == (in_front_of is None):
+            raise MisuseError("expected a MODEL to serve or --in-front-of URL, got both or none")
+        keys = read_keys(key_file, budget=budget_per_client, header=client_header)
+        budgets = Budgets(budget_file, period=None if budget_hours is None else 3600 * budget_hours)
+        limits, defence = Limits(max_rows, max_bytes), options.chosen_defence(defend)
+        shape = options.parsed_shape(input_shape)
+        app: App
+        if in_front_of is not None:
+            said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by, timeout=timeout)
+            gradients = "none" if explain == "none" else classes
+            offered = {} if endpoint_config else {"inputs": shape, "values": of, "gradients": gradients}
+            behind = endpoint_at(in_front_of, said, **offered)
+            app = guard = Guard(
+                Forwarding(behind), behind, defence=defence, keys=keys, budgets=budgets, seed=seed, limits=limits
+            )
+            endpoint = guard.endpoint
+        else:
+            values = None if of == "logits" else of  # what most models answer, if they do not say
+            oracle = load_target(model or "", input_shape=shape, values=values, factory=factory)
+            oracle = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
+            chain = None if defence is None else partial(defence, rng=seed)
+            app = make_app(oracle, name, keys=keys, budgets=budgets, limits=limits, defence=chain)
+            offer = (chain(oracle) if chain else oracle).offer
+            endpoint = Endpoint(f"http://localhost/v1/models/{name}", offer, explanation=explain)
+        listener = listen(host, port, needs_keys=model is not None and not keys.are_needed)
+        endpoint = endpoint.at(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")
         if write_config is not None:
-            offer = (guard(shown) if guard else shown).offer
-            Endpoint(f"{address}/v1/models/{name}", offer, explanation=explain).write(write_config)
-        print(f"serving {address}/v1/models/{name} (:predict, :explain; {address}/docs)", flush=True)
+            endpoint.write(write_config)
+        print(f"serving {endpoint.url}", flush=True)
         run_server(app, listener)
-        used = sum(keys.used().values())
-        print(f"stopped after {used:,} rows")
+        print(f"stopped after {sum(budgets.used().values()):,} rows")

@@ -30,6 +30,7 @@ class Defended(ABC):
     sentence:  what is changed, for a report; {name} stands for a setting, {what} for what ``of`` chooses
     leaves:    what it makes of maps, as fields of ``MapKind``
     remembers: whether an answer depends on what was asked before
+    asks_elsewhere: whether the oracle inside is asked other rows than the client asks
     """
 
     oracle: Oracle
@@ -37,6 +38,7 @@ class Defended(ABC):
     sentence: ClassVar[str]
     leaves: ClassVar[tuple[str, ...]] = ()
     remembers: ClassVar[bool] = False
+    asks_elsewhere: ClassVar[bool] = False
 
     @property
     def offer(self) -> Offer:

@@ -113,6 +113,7 @@ class SmoothGradDefence(Defended):
     """
 
     sentence = "Shows the mean gradient of {samples} points around the input ({repeat} noise, sigma {sigma})."
+    asks_elsewhere = True
 
     samples: int
     sigma: float

@@ -142,6 +142,11 @@ class Chain:
         """Whether an answer depends on what was asked before: then each client needs a defended oracle of its own."""
         return any(step.kind.defended.remembers for step in self.steps)
 
+    @property
+    def asks_elsewhere(self) -> bool:
+        """Whether the target is asked other rows than the client asks."""
+        return any(step.kind.defended.asks_elsewhere for step in self.steps)
+
     def __call__(self, oracle: Oracle, rng: Rng = None) -> Oracle:
         """A defended version of the oracle. ``rng`` is the source of all noise."""
         for step, source in zip(self.steps, np.random.default_rng(rng).spawn(len(self.steps)), strict=True):

@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response, Security
@@ -13,10 +12,11 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from relumine import __version__
-from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError
+from relumine.errors import BadAnswerError, MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Oracle
-from relumine.serve.keys import Key, Keys
-from relumine.serve.payload import Payload, PayloadError
+from relumine.serve.budgets import Budgets
+from relumine.serve.keys import Client, Keys
+from relumine.serve.payload import Limits, Payload, PayloadError, status_of
 
 Defence = Callable[[Oracle], Oracle]
 
@@ -26,29 +26,20 @@ _REFUSALS = {
     403: "A defence of the model refuses some of these rows; none of them was answered.",
     413: "The body is longer than allowed.",
     422: "The body is JSON, but has too many rows, or rows of another shape; or the answer is not finite.",
-    429: "The key's budget does not cover these rows; none of them was answered.",
+    429: "The client's budget does not cover these rows; none of them was answered.",
+    503: "Rows cannot be counted; none of them was answered.",
 }
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one request may ask for."""
-
-    rows: int = 256
-    body_bytes: int = 16 * 2**20
-
-    def __post_init__(self) -> None:
-        if self.rows < 1 or self.body_bytes < 1:
-            raise MisuseError(f"limits: expected at least 1 row and 1 byte, got {self.rows} and {self.body_bytes}")
 
 
 class Served:
     """A model that is asked by many at once. The oracle is asked one question at a time.
 
-    Each key has a defended oracle of its own, because a defence may remember what a client asked.
+    Each client has a defended oracle of its own, because a defence may remember what a client asked.
     """
 
-    def __init__(self, oracle: Oracle, name: str, keys: Keys, limits: Limits, defence: Defence | None) -> None:
+    def __init__(
+        self, oracle: Oracle, name: str, keys: Keys, budgets: Budgets, limits: Limits, defence: Defence | None
+    ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name, re.ASCII):
             raise MisuseError(f"--name: expected letters, digits, '.', '_' and '-', got {name!r}")
         self.name = name
@@ -56,6 +47,7 @@ class Served:
         self.payload = Payload(offer, limits.rows)
         self.explains = offer.gradients != "none"
         self.keys = keys
+        self._budgets = budgets
         self._oracle = oracle
         self._defence = defence
         self._defended: dict[str, Oracle] = {}
@@ -64,24 +56,20 @@ class Served:
 
     async def answer(self, request: Request, *, gradients: bool) -> Response:
         """Check the client, the question and its budget, and only then ask the model."""
-        key = self._known(request)
+        client = self._known(request)
         rows = self._understood(await self._body(request))
-        self._pay(key, len(rows))
         try:
-            answer = await run_in_threadpool(self._ask, key, rows, gradients)
-        except RefusedError as error:
-            raise HTTPException(403, str(error)) from error
-        except BudgetError as error:
-            raise HTTPException(429, str(error)) from error
-        except BadAnswerError as error:
-            raise HTTPException(422, f"the model has no finite answer to this: {error}") from error
+            answer = await run_in_threadpool(self._ask, client, rows, gradients)
+        except RelumineError as error:
+            status, headers = status_of(error)
+            raise HTTPException(status, str(error), headers) from error
         return Response(self.payload.content(answer), media_type="application/json")
 
-    def _known(self, request: Request) -> Key:
-        key = self.keys.who(request.headers.get("authorization"))
-        if key is None:
+    def _known(self, request: Request) -> Client:
+        client = self.keys.who(request.headers.raw, request.client.host if request.client else "")
+        if client is None:
             raise HTTPException(401, "expected a token that is known here", {"WWW-Authenticate": "Bearer"})
-        return key
+        return client
 
     async def _body(self, request: Request) -> bytes:
         """The body, read no further than allowed, whatever its header says about its length."""
@@ -98,17 +86,15 @@ class Served:
         except PayloadError as error:
             raise HTTPException(error.status, str(error)) from error
 
-    def _pay(self, key: Key, rows: int) -> None:
-        try:
-            self.keys.spend(key, rows)
-        except BudgetError as error:
-            raise HTTPException(429, str(error)) from error
-
-    def _ask(self, key: Key, rows: Array, gradients: bool) -> Answer:
+    def _ask(self, client: Client, rows: Array, gradients: bool) -> Answer:
+        self._budgets.spend(client, len(rows))
         with self._lock:
-            if key.name not in self._defended:
-                self._defended[key.name] = self._defence(self._oracle) if self._defence else self._oracle
-            return self._defended[key.name](rows, gradients=gradients)
+            if client.name not in self._defended:
+                self._defended[client.name] = self._defence(self._oracle) if self._defence else self._oracle
+            try:
+                return self._defended[client.name](rows, gradients=gradients)
+            except BadAnswerError as error:
+                raise BadAnswerError(f"the model has no finite answer to this: {error}") from error
 
 
 def make_app(
@@ -116,11 +102,12 @@ def make_app(
     name: str,
     *,
     keys: Keys | None = None,
+    budgets: Budgets | None = None,
     limits: Limits | None = None,
     defence: Defence | None = None,
 ) -> FastAPI:
-    """A FastAPI application that answers for an oracle under /v1/models/NAME, behind a defence for each key."""
-    model = Served(oracle, name, keys or Keys([]), limits or Limits(), defence)
+    """A FastAPI application that answers for an oracle under /v1/models/NAME, behind a defence for each client."""
+    model = Served(oracle, name, keys or Keys([]), budgets or Budgets(), limits or Limits(), defence)
     app = FastAPI(title=f"relumine serve: {name}", version=__version__)
     app.exception_handler(AnyHTTPException)(_as_kserve_does)
     _add_health(app, model)

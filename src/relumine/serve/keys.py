@@ -1,80 +1,96 @@
-"""Keys: which clients may ask, and how many rows.
+"""Clients: who may ask, how they are told apart, and how many rows each may ask for.
 
 The key file is TOML, a table per key:
 
     [alice]
     token = "a long random text"
-    budget = 1000                   # rows; without it the server's --budget, or no limit
+    budget = 1000                   # rows; without it the server's --budget-per-client, or no limit
 """
 
 import hashlib
 import hmac
-import threading
+import ipaddress
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from relumine.errors import BudgetError, MisuseError
+from relumine.errors import MisuseError
 
 _SHORTEST_TOKEN = 8
+# Who has one address of IPv6 usually has all that begin with the same 64 bits.
+_IPV6_BITS = 64
 
 
 @dataclass(frozen=True)
-class Key:
-    """A name, the digest of its token, and the rows it may ask for."""
+class Client:
+    """A name that tells a client from others, and the rows it may ask for."""
 
     name: str
-    digest: bytes
     budget: int | None = None
+
+
+@dataclass(frozen=True)
+class Key(Client):
+    """A client that is known by the digest of its token."""
+
+    digest: bytes = b""
 
     def __repr__(self) -> str:
         return f"Key({self.name!r}, budget={self.budget})"
 
 
 class Keys:
-    """Tells keys by their tokens and counts what each has used. Without keys everybody may ask, as one."""
+    """Tells clients apart: by the tokens of a key file, by whatever a header says, or by their address.
 
-    def __init__(self, keys: list[Key], *, budget: int | None = None) -> None:
+    keys:   those of a key file; without any everybody may ask
+    budget: rows of clients that no key file names
+    header: where the token is; without keys its text is the client. Something in front must set or check it then:
+            else clients choose it. None: "Authorization: Bearer TOKEN" with keys, addresses without
+    """
+
+    def __init__(self, keys: list[Key], *, budget: int | None = None, header: str | None = None) -> None:
+        if budget is not None and budget < 1:
+            raise MisuseError(f"budget: expected at least 1 row, got {budget}")
         self._keys = keys
-        self._nobody = Key("", b"", budget)
-        self._used: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._budget = budget
+        self.header = "authorization" if header is None and keys else header and header.lower()
 
     @property
     def are_needed(self) -> bool:
-        """Whether a request needs a token."""
+        """Whether a request needs a token that is known."""
         return bool(self._keys)
 
-    def who(self, authorization: str | None) -> Key | None:
-        """The key whose token is in an Authorization header ("Bearer …"), or None."""
-        if not self._keys:
-            return self._nobody
-        scheme, _, token = (authorization or "").partition(" ")
-        if scheme.lower() != "bearer":
+    def who(self, headers: list[tuple[bytes, bytes]], address: str) -> Client | None:
+        """The client that sends these headers from this address, or None if there is no such client."""
+        if self.header is None:
+            return Client(f"address {_network(address)}", self._budget)
+        texts = [value for name, value in headers if name.lower() == self.header.encode("latin-1")]
+        if len(texts) != 1:  # of several, others might read another
             return None
-        digest = _digest(token.strip())
+        scheme, _, token = texts[0].strip().partition(b" ")
+        if self.header == "authorization" and scheme.lower() != b"bearer":
+            return None
+        digest = hashlib.sha256(token.strip() if self.header == "authorization" else texts[0].strip()).digest()
+        if not self._keys:
+            return Client(f"key {digest.hex()[:32]}", self._budget)
         # Every key is compared, whichever fits: the time taken tells nothing.
         fitting = [key for key in self._keys if hmac.compare_digest(key.digest, digest)]
         return fitting[0] if fitting else None
 
-    def spend(self, key: Key, rows: int) -> None:
-        """Take rows from a key's budget: all of them, or none and a BudgetError."""
-        with self._lock:
-            used = self._used.get(key.name, 0)
-            if key.budget is not None and used + rows > key.budget:
-                raise BudgetError(f"the budget of {key.budget} rows is spent: {used} used, {rows} more asked")
-            self._used[key.name] = used + rows
 
-    def used(self) -> dict[str, int]:
-        """Rows that each key has asked for."""
-        with self._lock:
-            return dict(self._used)
+def _network(address: str) -> str:
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:  # a socket's path, or none
+        return address
+    known = getattr(known, "ipv4_mapped", None) or known
+    return str(known if known.version == 4 else ipaddress.ip_network((known, _IPV6_BITS), strict=False))
 
 
-def read_keys(path: Path | None, *, budget: int | None = None) -> Keys:
+def read_keys(path: Path | None, *, budget: int | None = None, header: str | None = None) -> Keys:
     """The keys of a file, or a MisuseError that says what is wrong with it, without showing a token."""
     if path is None:
-        return Keys([], budget=budget)
+        return Keys([], budget=budget, header=header)
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -84,7 +100,7 @@ def read_keys(path: Path | None, *, budget: int | None = None) -> Keys:
         raise MisuseError(f"--key-file {path}: expected at least one key, got none")
     if len({key.digest for key in keys}) < len(keys):
         raise MisuseError(f"--key-file {path}: expected a token of its own for every key, got one twice")
-    return Keys(keys)
+    return Keys(keys, header=header)
 
 
 def _key(path: Path, name: str, table: object, budget: int | None) -> Key:
@@ -96,8 +112,4 @@ def _key(path: Path, name: str, table: object, budget: int | None) -> Key:
         raise MisuseError(f"{where}: expected a token of at least {_SHORTEST_TOKEN} plain characters")
     if own is not None and (isinstance(own, bool) or not isinstance(own, int) or own < 1):
         raise MisuseError(f"{where}: expected a budget of at least 1 row, got {own!r}")
-    return Key(name, _digest(token), own)
-
-
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", errors="surrogateescape")).digest()
+    return Key(name, own, hashlib.sha256(token.encode()).digest())

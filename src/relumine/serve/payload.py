@@ -1,15 +1,30 @@
 """Payloads: which requests are understood, checked before anything is computed, and described in OpenAPI."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from pydantic import AllowInfNan, Field, Strict, ValidationError, create_model
 
+from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError, RelumineError, StoreError
 from relumine.oracle.base import Answer, Array, Offer
+from relumine.serve.budgets import SpentError
 
 # Beyond this a float32 network may overflow.
 _LARGEST = 1e15
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may ask for."""
+
+    rows: int = 256
+    body_bytes: int = 16 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.rows < 1 or self.body_bytes < 1:
+            raise MisuseError(f"limits: expected at least 1 row and 1 byte, got {self.rows} and {self.body_bytes}")
 
 
 class PayloadError(Exception):
@@ -18,6 +33,14 @@ class PayloadError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+def status_of(error: RelumineError) -> tuple[int, dict[str, str]]:
+    """What HTTP calls a request that was understood and not answered, and headers that say more."""
+    if isinstance(error, SpentError) and error.wait is not None:
+        return 429, {"Retry-After": str(error.wait)}
+    statuses = {BudgetError: 429, RefusedError: 403, StoreError: 503, BadAnswerError: 422}
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), 502), {}
 
 
 class Payload:

@@ -5,17 +5,16 @@ import signal
 import socket
 
 import uvicorn
-from fastapi import FastAPI
 
 from relumine.errors import MisuseError
-from relumine.serve.keys import Keys
+from relumine.serve.guard import App
 
 _SECONDS_TO_FINISH = 10
 
 
-def listen(host: str, port: int, keys: Keys) -> socket.socket:
-    """A socket at this address. Without keys only this machine may ask."""
-    if not keys.are_needed and not _is_loopback(host):
+def listen(host: str, port: int, *, needs_keys: bool) -> socket.socket:
+    """A socket at this address, for this machine only if keys are needed and there are none."""
+    if needs_keys and not _is_loopback(host):
         raise MisuseError(f"--host {host}: expected --key-file with it: others could ask without a token")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -23,9 +22,16 @@ def listen(host: str, port: int, keys: Keys) -> socket.socket:
         raise MisuseError(f"cannot listen at {host}, port {port}: {error}; choose another --port") from error
 
 
-def serve(app: FastAPI, listener: socket.socket) -> None:
+def serve(app: App, listener: socket.socket) -> None:
     """Answer until SIGTERM or SIGINT, then finish what has begun."""
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_SECONDS_TO_FINISH, server_header=False)
+    # Who asks is told by the connection's own address: X-Forwarded-For is what the client writes there.
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        timeout_graceful_shutdown=_SECONDS_TO_FINISH,
+        server_header=False,
+        proxy_headers=False,
+    )
     # uvicorn raises the signal once more when it has stopped; a stop that was asked for is no failure.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

@@ -168,6 +168,11 @@ class Endpoint:
         """A copy in which the settings that are not None take the place of the old ones."""
         return replace(self, **{name: value for name, value in settings.items() if value is not None})
 
+    def at(self, address: str) -> "Endpoint":
+        """The same behind another scheme, host and port: where something stands in front of it."""
+        moved = {name: url and address + urlsplit(url).path for name, url in vars(self).items() if name in _ADDRESSED}
+        return replace(self, **moved)
+
     def to_toml(self) -> str:
         """The text of the TOML file; read_endpoint() gives the same record."""
         offer = asdict(self.offer)
@@ -193,6 +198,7 @@ class Endpoint:
 
 
 _LISTS = ("columns", "classes")
+_ADDRESSED = ("url", "explainer")
 _TOP = ("url", "protocol", "explainer", "input_name", "explanation", "authorization_env", "authorized_by")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from relumine.errors import BadAnswerError, MisuseError
 from relumine.oracle.base import Array, Offer
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName
+from relumine.oracle.http.places import Step, merged, part_at, path_to, placed
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
 ABSENT = "-"
@@ -59,6 +60,39 @@ class Protocol(ABC):
         """n×R×d gradients from an answer to an explanation."""
         shape = (rows, self._offer.gradient_rows, self._offer.dimension)
         return self._array("gradients", body, self._gradients_at, shape)
+
+    def asked(self, body: object) -> Array:
+        """The rows of a request: what ``body`` was made of."""
+        found, d = self._rows_in(body), self._offer.dimension
+        try:
+            numbers = np.asarray(found, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise BadAnswerError(f"expected rows of {d} numbers each, got {_first_odd(found)}") from error
+        if not numbers.size or numbers.size % d or not np.isfinite(numbers).all():
+            raise BadAnswerError(f"expected rows of {d} finite numbers each, got shape {numbers.shape}")
+        return numbers.reshape(-1, d)
+
+    def _rows_in(self, body: object) -> Any:
+        """Where ``body`` puts the one array that it has."""
+        return part_at(body, path_to(np.ndarray, self.body(np.zeros((1, self._offer.dimension)))))
+
+    def answer(self, values: Array | None, maps: Array | None) -> Any:
+        """What a server says that has these values and maps to say, each in the shape in which they are shown."""
+        at = self._values_at if maps is None else self._explained_values_at
+        shown = [(at, values), (self._gradients_at, maps)]
+        return self._said([(place, numbers) for place, numbers in shown if numbers is not None])
+
+    def _said(self, shown: list[tuple[str, Array]]) -> Any:
+        said: Any = None
+        for place, numbers in shown:
+            said = merged(said, placed(numbers, _steps(place)))
+        return said
+
+    def shapes(self, body: object, *, gradients: bool) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
+        """The shapes that the values and the maps of one row have in an answer, None for what it does not have."""
+        at = self._explained_values_at if gradients else self._values_at
+        values = None if at == ABSENT else np.shape(self._found(body, at))[1:]
+        return values, np.shape(self._found(body, self._gradients_at))[1:] if gradients else None
 
     def _values(self, rows: int, body: object, place: str) -> Array:
         if self._offer.values == "label":
@@ -182,6 +216,14 @@ class OpenInferenceV2(Protocol):
             raise BadAnswerError(f"expected an output tensor named {place!r}, got {names}; name it in [answers]")
         return _shaped(tensors[place])
 
+    def _said(self, shown: list[tuple[str, Array]]) -> Any:
+        types = {"float32": "FP32", "float64": "FP64"}
+        tensors = [
+            {"name": name, "shape": list(array.shape), "datatype": types[str(array.dtype)], "data": array.ravel()}
+            for name, array in shown
+        ]
+        return {"model_name": self._endpoint.url.split("/models/")[-1].split("/")[0], "outputs": tensors}
+
     def _check_place(self, place: str) -> None:
         if not place:
             raise MisuseError("answers: expected the name of an output tensor, got ''")
@@ -236,6 +278,16 @@ class Json(Protocol):
         found = super()._found(body, place)
         return [found] if self._single else found
 
+    def _rows_in(self, body: object) -> Any:
+        found = part_at(body, path_to((ROWS, ROW, RECORDS, RECORD), self._template))
+        records = [found] if isinstance(found, dict) else found
+        if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+            return found
+        return [[part_at(record, [name]) for name in self._endpoint.columns] for record in records]
+
+    def _said(self, shown: list[tuple[str, Array]]) -> Any:
+        return super()._said([(place, rows[0]) for place, rows in shown] if self._single else shown)
+
 
 class MLflow(Json):
     """POST …/invocations of ``mlflow models serve``: inputs, or dataframe_split where columns have names."""
@@ -247,6 +299,12 @@ class MLflow(Json):
         if not endpoint.columns:
             return {"inputs": ROWS}
         return {"dataframe_split": {"columns": list(endpoint.columns), "data": ROWS}}
+
+    def _rows_in(self, body: object) -> Any:
+        columns = list(self._endpoint.columns)
+        if columns and (said := part_at(body, ["dataframe_split", "columns"])) != columns:
+            raise BadAnswerError(f"expected the columns {', '.join(columns)} in this order, got {_brief(said)}")
+        return super()._rows_in(body)
 
 
 _PROTOCOLS: dict[ProtocolName | None, type[Protocol]] = {
@@ -282,11 +340,14 @@ def _filled(template: Any, words: Mapping[str, Any]) -> Any:
 
 def found_at(body: object, place: str) -> Any:
     """What sits at a place: names of fields, [] for each element of a list, [2] for its third."""
-    steps = [(step[1], step[2]) for step in _STEP.finditer(place)]
-    return _walk(body, steps, place)
+    return _walk(body, _steps(place), place)
 
 
-def _walk(here: Any, steps: list[tuple[str | None, str | None]], place: str) -> Any:
+def _steps(place: str) -> list[Step]:
+    return [(step[1], step[2]) for step in _STEP.finditer(place)]
+
+
+def _walk(here: Any, steps: list[Step], place: str) -> Any:
     for i, (name, number) in enumerate(steps):
         if name is not None:
             if not isinstance(here, dict) or name not in here:
