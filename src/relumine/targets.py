@@ -9,6 +9,8 @@
     model.skops                     a scikit-learn model saved by skops
     model.json, model.ubj           XGBoost's own formats
     model.txt                       LightGBM's own format
+    models:/NAME/VERSION, runs:/…   a model in an MLflow registry or run; also its folder, or mlruns with one model
+    folder, hf://org/model          a transformers image or text classifier saved by save_pretrained, with safetensors
     http://host/v1/models/NAME      a model server that you own or are allowed to test
 
 No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
@@ -28,6 +30,8 @@ from typing import TYPE_CHECKING, Any
 
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
+from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
+from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
 from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.reconstruct.export import load
 from relumine.text import one_line
@@ -38,7 +42,8 @@ if TYPE_CHECKING:
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
     ".safetensors weights with --factory, a scikit-learn model saved by skops (.skops), an XGBoost model (.json, "
-    ".ubj), a LightGBM model (.txt), or a server's address (http://…)"
+    ".ubj), a LightGBM model (.txt), a model of MLflow's (models:/…, runs:/…, its folder), a transformers classifier "
+    "(a folder of save_pretrained, hf://org/model), or a server's address (http://…)"
 )
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
 
@@ -79,14 +84,12 @@ def load_target(
         return oracle_at(text, endpoint, inputs=options.input_shape, values=values, gradients=gradients)
     if said := endpoint.given():
         raise TargetError(f"{text}: --{said[0]} belongs to a server's address; leave it out")
+    if is_mlflow(text):
+        return _from_mlflow(text, options)
+    if text.startswith(SCHEME) or is_pretrained(Path(text)):
+        return _from_pretrained(downloaded(text) if text.startswith(SCHEME) else Path(text), options)
     if suffix in _LOADERS:
-        path = _existing(text)
-        try:
-            return _LOADERS[suffix](path, options, factory)
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise TargetError(f"{path}: cannot be loaded: {one_line(error)}") from error
+        return _from_file(_existing(text), suffix, options, factory)
     if suffix in _PICKLES:
         raise TargetError(f"{text}: {_no_pickle('this kind of file')}")
     if ":" in text:
@@ -95,9 +98,45 @@ def load_target(
 
 
 def fingerprint(text: str) -> str:
-    """What tells this target from another: the file's SHA-256, or the factory's name."""
-    path = Path(text)
-    return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" if path.is_file() else text
+    """What tells this target from another: the SHA-256 of its file or folder, or the factory's name."""
+    if is_mlflow(text):
+        with model_folder(text) as folder:
+            return fingerprint(str(model_file(folder, text)[0]))
+    path = downloaded(text) if text.startswith(SCHEME) else Path(text)
+    if is_pretrained(path):
+        files = sorted(one for one in path.rglob("*") if one.is_file())
+        named = "".join(f"{one.relative_to(path)} {_digest(one)}\n" for one in files)
+        return f"sha256:{hashlib.sha256(named.encode()).hexdigest()}"
+    return f"sha256:{_digest(path)}" if path.is_file() else text
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -> Oracle:
+    try:
+        return _LOADERS[suffix](path, options, factory)
+    except RelumineError:
+        raise
+    except Exception as error:
+        raise TargetError(f"{path}: cannot be loaded: {one_line(error)}") from error
+
+
+def _from_mlflow(text: str, options: Options) -> Oracle:
+    with model_folder(text) as folder:
+        path, suffix = model_file(folder, text)
+        return _from_file(path, suffix, options, None) if suffix else _from_pretrained(path, options)
+
+
+def _from_pretrained(folder: Path, options: Options) -> Oracle:
+    from relumine.formats.pretrained import TextModel, load_pretrained
+
+    loaded = load_pretrained(folder)
+    if isinstance(loaded, TextModel):
+        raise TargetError(f"{folder}: a text classifier; relumine reads image classifiers only")
+    return _oracle(loaded.model, options.within(loaded.input_shape), folder)
 
 
 def _existing(text: str) -> Path:
