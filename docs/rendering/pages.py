@@ -1,4 +1,4 @@
-"""Pages of the site that are not in docs/: one of the API per room, and the files of the repository that pages link."""
+"""Pages of the site that are not in docs/: the API, one per room, notebooks, and files that pages link."""
 
 import inspect
 import os
@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 LINKED = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "notebooks/*.ipynb",
     "action.yml",
     "templates/*.yml",
     "Dockerfile",
@@ -40,10 +41,25 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the generated pages and the linked files."""
     for name, text in api_pages().items():
         files.append(File.generated(config, f"api/{name}.md", content=text))
+    for path in sorted(ROOT.glob("notebooks/*.ipynb")):
+        for name, content in notebook_page(path).items():
+            files.append(File.generated(config, f"notebooks/{name}", content=content))
     for path in sorted(path for pattern in LINKED for path in ROOT.glob(pattern)):
         name = path.relative_to(ROOT).as_posix()
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
+
+
+def notebook_page(path: Path) -> dict[str, str | bytes]:
+    """A notebook as a page, and its pictures; links between notebooks lead to pages."""
+    from nbconvert import MarkdownExporter
+
+    text, found = MarkdownExporter().from_filename(str(path), {"output_files_dir": path.stem})
+    text = re.sub(r"\]\(([\w-]+)\.ipynb\)", r"](\1.md)", text)
+    text = re.sub(
+        r"^# .*$", rf"\g<0>\n\n[Download the notebook]({path.name}){{ download }}", text, count=1, flags=re.MULTILINE
+    )
+    return {f"{path.stem}.md": text, **found["outputs"]}
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

@@ -153,7 +153,7 @@ def test_constraints_pin_every_requirement():
 
 def texts() -> Iterator[Path]:
     """Everything written by people: not what git ignores or a tool made."""
-    for folder in ("src", "tests", "docs", "benchmarks", ".ci"):
+    for folder in ("src", "tests", "docs", "benchmarks", "notebooks", "templates", ".ci"):
         yield from (
             path for path in (ROOT / folder).rglob("*") if path.suffix not in (".pyc", ".png") and path.is_file()
         )
