@@ -108,3 +108,33 @@ def test_the_command_says_so_and_leaves_with_3(name, tmp_path, monkeypatch):
     assert done.exit_code == 3, done.output
     assert "expected" in done.output
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < MEMORY
+
+
+# The fullest answers that the largest request leaves room for, four at a time as a client reads them.
+WIDEST = f"""
+import resource, time
+from concurrent.futures import ThreadPoolExecutor
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+from relumine.oracle.http.decoding import decoded
+from relumine.oracle.http.limits import Limits
+from relumine.oracle.http.oracle import _NUMBERS_AT_ONCE
+limits = Limits(_NUMBERS_AT_ONCE)
+def read(unit):
+    lists, marks = (sum(unit.count(mark) for mark in some) for some in ((b"[", b"{{"), (b"[", b"{{", b",")))
+    count = min(limits.size // len(unit), limits.values // marks, limits.lists // max(1, lists)) - 2
+    text, started = b"[" + unit * count + b"0]", time.monotonic()
+    limits.check_values(text)
+    decoded(text)
+    return time.monotonic() - started
+with ThreadPoolExecutor(4) as pool:
+    slowest = max(pool.map(read, (b"[0],", b"[],", b'{{"a":0}},', b'"a",')))
+print(slowest, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_the_fullest_answers_to_the_largest_request_fit():
+    done = subprocess.run([sys.executable, "-c", WIDEST], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    seconds, memory = map(float, done.stdout.split())
+    assert seconds < SECONDS
+    assert memory < MEMORY

@@ -32,8 +32,8 @@ from relumine.oracle.http.sender import Cancellation, Sender
 _FIELDS = ("inputs", "instances", "data", "input", "features", "x", "input_data", "rows")
 _PAGES = ("/openapi.json", "/docs.json")
 _ROWS = 2
-# Numbers that an answer to the rows may have: a thousand outputs, each explained.
-_MOST_NUMBERS = 2**22
+# Numbers that an answer to the rows is expected to have; limits leave room for eight times as many.
+_MOST_NUMBERS = 2**19
 _EXPLAINED = re.compile(r"expl|attrib|shap|grad|contrib|salien|importan", re.IGNORECASE)
 _PREDICTED = re.compile(r"pred|prob|logit|score|output|value|class|label|result", re.IGNORECASE)
 _SHAP = re.compile(r"shap|contrib", re.IGNORECASE)

@@ -68,17 +68,17 @@ def _numbers(value: simdjson.Array, levels: int) -> Array | None:
 
 
 def _shape(value: simdjson.Array, levels: int) -> tuple[int, ...] | None:
-    """How long lists are and the lists in them, or None if that differs."""
-    level: list[Any] = [value]
-    shape = [len(value)]
-    while shape[-1] and isinstance(level[0][0], simdjson.Array):
-        _require(levels - len(shape))
-        level = [part for parts in level for part in parts]
-        try:
-            lengths = set(map(len, level))
-        except TypeError:  # a number among the lists
+    """How long lists are and the lists in them, or None if that differs.
+
+    One list at a time: millions of them at once are gigabytes.
+    """
+    if not len(value) or not isinstance(value[0], simdjson.Array):
+        return (len(value),)
+    _require(levels - 1)
+    shapes: set[tuple[int, ...] | None] = set()
+    for part in value:
+        shapes.add(_shape(part, levels - 1) if isinstance(part, simdjson.Array) else None)
+        if len(shapes) > 1 or None in shapes:
             return None
-        if len(lengths) > 1:
-            return None
-        shape += lengths
-    return tuple(shape)
+    (inner,) = shapes
+    return None if inner is None else (len(value), *inner)

@@ -18,7 +18,7 @@ import httpx
 from relumine.errors import BadAnswerError
 
 # What an answer may have besides the numbers asked for: other maps, names, a copy of the request.
-_BYTES_BESIDES, _VALUES_BESIDES = 16 * 2**20, 2**20
+_BYTES_BESIDES, _VALUES_BESIDES, _LISTS_BESIDES = 16 * 2**20, 2**20, 2**17
 # A number has up to 25 characters and may stand in an object with its name; other numbers may stand beside it.
 _BYTES_EACH, _VALUES_EACH = 64, 8
 _MOST_BYTES = 256 * 2**20
@@ -50,20 +50,25 @@ class Limits:
         """JSON values: numbers, texts, lists, objects."""
         return _VALUES_BESIDES + _VALUES_EACH * self.numbers
 
+    @property
+    def lists(self) -> int:
+        """Lists and objects, some 700 bytes each: a number may have its own (channels last: [[[0.5]]])."""
+        return _LISTS_BESIDES + self.numbers
+
     def check_values(self, text: bytes | bytearray) -> None:
-        """Refuse JSON with more values than this, before it is parsed: every value but the first follows one of these.
+        """Refuse JSON with more values or lists, before it is parsed: every value but the first follows one of these.
 
         Characters inside texts are counted too, so that there may be fewer values, never more. A value takes two bytes
         at least, with what ends it: shorter texts need no counting.
         """
-        if len(text) // 2 < self.values:
-            return
-        count = sum(text.count(mark) for mark in (b",", b"[", b"{"))
-        if count > self.values:
-            raise BadAnswerError(
-                f"expected some {self.numbers:,} numbers, got an answer with up to {count:,} values; if the server "
-                "answers so much beside them, ask fewer rows at a time (batch in the endpoint's settings)"
-            )
+        lists = text.count(b"[") + text.count(b"{")
+        values = lists + text.count(b",") if len(text) // 2 >= self.values else 0
+        for count, most, what in ((lists, self.lists, "lists"), (values, self.values, "values")):
+            if count > most:
+                raise BadAnswerError(
+                    f"expected some {self.numbers:,} numbers, got an answer with up to {count:,} {what}; if the server "
+                    "answers so much beside them, ask fewer rows at a time (batch in the endpoint's settings)"
+                )
 
 
 def body_of(response: httpx.Response, most: int, *, cut: bool = False) -> bytearray:
