@@ -28,6 +28,21 @@ def linear(outputs, dtype=torch.float32, seed=100):
     return nn.Linear(FEATURES, outputs).to(dtype)
 
 
+def perceptron(phi, sizes, seed, dtype=torch.float32):
+    """Hidden layers whose units are on at about half of N(0, I)."""
+    torch.manual_seed(seed)
+    features = phi(torch.randn(200, *SHAPE, dtype=dtype)).detach()
+    layers = []
+    for before, after in zip((features.shape[1], *sizes), sizes, strict=False):
+        layer = nn.Linear(before, after).to(dtype)
+        with torch.no_grad():
+            layer.weight /= (features @ layer.weight.T).std(0)[:, None]
+            layer.bias.copy_(0.5 * torch.randn(after) - (features @ layer.weight.T).mean(0))
+            features = layer(features).relu()
+        layers += [layer, nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], 5).to(dtype))
+
+
 def up_to_a_common_row(weights, values):
     return weights - weights.mean(axis=0) if values == "probabilities" and len(weights) > 1 else weights
 
@@ -71,6 +86,50 @@ def test_a_linear_head_of_which_one_output_is_explained(values, gradients):
         assert result.outcome is rl.Outcome.RECOVERED
         fresh = np.random.default_rng(seed).standard_normal((50, 64))
         assert np.abs(result.predict(fresh) - oracle(fresh, gradients=False).values).max() < 1e-3
+
+
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_one_hidden_layer_falls_to_a_few_ordinary_inputs(seed, values):
+    phi = backbone(seed, features=48)
+    oracle = behind(phi, perceptron(phi, (16,), seed), values=values)
+    inputs = np.random.default_rng(seed).standard_normal((700, 64))
+    result = rl.Head(phi, inputs=inputs[:300])(oracle, rng=seed)
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert result.hidden == (16,)
+    assert result.spent.gradient_queries <= 30
+    truth, said = oracle(inputs[300:], gradients=False).values, result.predict(inputs[300:])
+    missed = np.abs(said - truth).max(axis=1) / np.abs(truth).max()
+    assert np.mean(missed < 1e-4) > 0.98  # some input may have a feature on that is off at all 300
+    assert np.mean(said.argmax(axis=1) == truth.argmax(axis=1)) > 0.995
+
+
+def test_a_deeper_head_gets_a_student_that_is_not_called_recovered():
+    phi = backbone(1, features=48)
+    oracle = behind(phi, perceptron(phi, (12, 8), 1))
+    inputs = np.random.default_rng(0).standard_normal((600, 64))
+    result = rl.Head(phi, inputs=inputs[:300], queries=60)(oracle, rng=0)
+    assert result.outcome is rl.Outcome.FITTED
+    assert result.spent.gradient_queries <= 60
+    truth, said = oracle(inputs[300:], gradients=False).values, result.predict(inputs[300:])
+    assert np.mean(said.argmax(axis=1) == truth.argmax(axis=1)) > 0.75
+    assert np.abs(result.to_torch()(torch.tensor(inputs[300:])).detach().numpy() - said).max() < 1e-5
+
+
+def test_a_hidden_layer_of_which_one_output_is_explained_is_refused_after_a_few_queries():
+    phi = backbone(1, features=48)
+    result = rl.Head(phi)(behind(phi, perceptron(phi, (12,), 1), gradients="top"), rng=0)
+    assert result.outcome is rl.Outcome.NOT_THIS_CLASS
+    assert "two outputs or more" in result.evidence.remark
+
+
+def test_a_budget_that_ends_is_an_outcome():
+    phi = backbone(1, features=48)
+    oracle = behind(phi, perceptron(phi, (16,), 1))
+    for budget in (1, 30, 60):
+        result = rl.Head(phi)(rl.Metered(oracle, budget=budget), rng=0)
+        assert result.outcome is rl.Outcome.BUDGET_EXHAUSTED
+        assert result.spent.queries <= budget
 
 
 def test_a_backbone_that_is_not_the_targets_is_told_from_one_gradient():
@@ -130,3 +189,5 @@ def test_misuse_is_said_before_anything_is_asked():
         rl.Head(features)(behind(phi, linear(3)))
     with pytest.raises(rl.MisuseError, match="points"):
         rl.Head(phi, points=0)
+    with pytest.raises(rl.MisuseError, match="queries"):
+        rl.Head(phi, queries=0)

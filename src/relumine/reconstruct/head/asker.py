@@ -10,8 +10,7 @@ from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.recording import Recorder
 from relumine.reconstruct.head.backbone import Backbone
 from relumine.reconstruct.head.pullback import OUTSIDE, Pullback, pulled_back
-from relumine.reconstruct.network import Network
-from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.result import Clone, Outcome, Stop
 from relumine.reconstruct.verification import gaps
 from relumine.reconstruct.verification.domain import rows_of
 
@@ -31,7 +30,7 @@ class Observation:
     pulled: Pullback
 
 
-class Asker:
+class HeadAsker:
     """Inputs ``rows`` n×d with their ``features`` n×F; asks each at most once with gradients, and once without."""
 
     def __init__(self, meter: Recorder, backbone: Backbone, inputs: Array | None, rng: np.random.Generator) -> None:
@@ -43,10 +42,20 @@ class Asker:
         self.rows = unique[rng.permutation(len(unique))[:_INPUTS]]
         self.features = backbone(self.rows)
         self.on = _on(self.features)
-        best = int(self.on.sum(axis=1).argmax())
-        order = np.r_[best, np.delete(np.arange(len(self.rows)), best)]
+        order = self._order()
         self.rows, self.features, self.on = self.rows[order], self.features[order], self.on[order]
         self.asked: dict[int, Observation] = {}
+
+    def _order(self) -> NDArray[np.intp]:
+        """Of two inputs one has features on that are on rarely, the other is any: so no feature is met too late."""
+        rarity = self.on @ (1 / np.maximum(self.on.sum(axis=0), 1))
+        first = int(self.on.sum(axis=1).argmax())
+        rare = [int(i) for i in np.argsort(-rarity, kind="stable") if i != first]
+        half = rare[: len(rare) // 2]
+        rest = np.setdiff1d(np.arange(len(self.rows)), [first, *half])
+        mixed = np.empty(len(rare), dtype=np.intp)
+        mixed[0::2], mixed[1::2] = self.rng.permutation(rest), half
+        return np.concatenate([[first], mixed]).astype(np.intp)
 
     @property
     def offer(self) -> Offer:
@@ -107,7 +116,7 @@ class Asker:
         with self.meter.phase("verify"):
             return self.meter(self.rows[places], gradients=False).values
 
-    def gaps(self, head: Network, places: list[int]) -> tuple[Array, float]:
+    def gaps(self, head: Clone, places: list[int]) -> tuple[Array, float]:
         """n: how far the head is off at these inputs, relative to the spread of the answers; the share of same tops."""
         answers, features = self.values(places), self.features[places]
         found = gaps(head, self.inner, features, answers, 0.0, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.head.asker import Asker, Observation, logits_of
+from relumine.reconstruct.head.asker import HeadAsker, Observation, logits_of
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.verification import TOLERANCE
 
@@ -28,7 +28,7 @@ class LinearHead:
     determined: NDArray[np.bool_]
 
 
-def linear_head(asker: Asker, points: list[int]) -> Network | None:
+def linear_head(asker: HeadAsker, points: list[int]) -> Network | None:
     """A head that equals the target at these inputs, from as few gradient queries as it takes; None if none is linear.
 
     One query does where its answer explains all outputs and its input has nearly all features on. Every further one is
@@ -63,20 +63,20 @@ def bends(seen: list[Observation]) -> bool:
     return bool(np.abs(first.pulled.rows - last.pulled.rows)[:, both].max(initial=0) > allowed)
 
 
-def _combinations(asker: Asker, seen: list[Observation]) -> Array:
+def _combinations(asker: HeadAsker, seen: list[Observation]) -> Array:
     """Stacked Q; logits behind a softmax are known up to a common number, which is taken to have no weights."""
     K = asker.offer.outputs
     common = [np.ones((1, K))] if asker.offer.values == "probabilities" and K > 1 else []
     return np.concatenate([*(one.combinations for one in seen), *common])
 
 
-def _unexplained(asker: Asker, seen: list[Observation]) -> bool:
+def _unexplained(asker: HeadAsker, seen: list[Observation]) -> bool:
     """Whether some output is not determined by the gradients so far."""
     sizes = np.linalg.svd(_combinations(asker, seen), compute_uv=False)
     return len(sizes) < asker.offer.outputs or sizes[-1] * _CONDITION < sizes[0]
 
 
-def _next(asker: Asker, seen: list[Observation]) -> int | None:
+def _next(asker: HeadAsker, seen: list[Observation]) -> int | None:
     """The input to ask next: where an output is on top that was not, or most features are on that were off."""
     left = asker.unasked
     if not left:
@@ -94,7 +94,7 @@ def _next(asker: Asker, seen: list[Observation]) -> int | None:
     return left[int(gains.argmax())] if gains.max(initial=0) > 0 else None
 
 
-def _with_values(asker: Asker, head: LinearHead, points: list[int]) -> Network | None:
+def _with_values(asker: HeadAsker, head: LinearHead, points: list[int]) -> Network | None:
     """The head with the weights of a few features that were off by least squares over values; None if these are many.
 
     Features that are off at every input weigh nothing.
@@ -119,7 +119,7 @@ def _with_values(asker: Asker, head: LinearHead, points: list[int]) -> Network |
     return Network((W,), (b,), head.network.inputs, values=head.network.values)
 
 
-def solved(asker: Asker, seen: list[Observation]) -> LinearHead:
+def solved(asker: HeadAsker, seen: list[Observation]) -> LinearHead:
     """W by least squares over all answers, feature by feature: each from the answers that show it."""
     K, F = asker.offer.outputs, asker.backbone.features
     W, determined = np.zeros((K, F)), np.zeros(F, dtype=bool)
@@ -137,7 +137,7 @@ def solved(asker: Asker, seen: list[Observation]) -> LinearHead:
     return LinearHead(Network((W,), (bias,), (F,), values=asker.offer.values), determined)
 
 
-def _from_values(asker: Asker, points: list[int], tolerance: float) -> Network | None:
+def _from_values(asker: HeadAsker, points: list[int], tolerance: float) -> Network | None:
     """W and b by least squares over values, where gradients do not explain all outputs."""
     offer, count = asker.offer, int(asker.live.sum()) + 1
     places = [i for i in range(len(asker.rows)) if i not in set(points)][: _VALUES * count]

@@ -1,11 +1,14 @@
 """A torch module as a backbone. What is held here is the public part of a target, never the target itself."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer
 from relumine.oracle.torch import TorchOracle
+from relumine.reconstruct.matching.student import standardising
 
 
 def answering(module: object, offer: Offer) -> TorchOracle:
@@ -52,3 +55,32 @@ class _Joined(nn.Module):
 def joined(backbone: nn.Module, head: nn.Module) -> nn.Module:
     """Both in one module, in eval mode."""
     return _Joined(backbone, head).eval()
+
+
+class _OfFeatures(nn.Module):
+    """A function of B·φ as a function of φ."""
+
+    def __init__(self, module: nn.Module, basis: Array) -> None:
+        super().__init__()
+        self.module, self.onto = module, _Onto(torch.tensor(basis))
+        self.onto.register_buffer("basis", self.onto.basis, persistent=True)
+
+    def forward(self, features: Tensor) -> Tensor:
+        like = next(self.module.parameters())
+        outputs: Tensor = self.module(self.onto(features.to(like.dtype)))
+        return outputs
+
+
+def of_features(module: nn.Module, basis: Array) -> nn.Module:
+    """What a module says of B·φ, asked with φ."""
+    return _OfFeatures(module, basis)
+
+
+def perceptron(sizes: tuple[int, ...], middle: Array, scale: Array, seed: int) -> nn.Module:
+    """A fresh float32 network with ReLUs between layers of these sizes, of standardised inputs."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        layers: list[nn.Module] = []
+        for before, after in pairwise(sizes):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return standardising(middle, scale)(nn.Sequential(*layers[:-1]))
