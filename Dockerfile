@@ -1,6 +1,6 @@
 # relumine with the CPU build of torch, for a user without rights:
 #   docker build -t relumine . && docker run --rm -v "$PWD:/audit" relumine audit model.onnx --data inputs.npz
-FROM python:3.12-slim AS build
+FROM python:3.11-slim AS build
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE ./
@@ -9,7 +9,7 @@ RUN uv venv /opt/relumine \
     && uv pip install --no-cache --python /opt/relumine --torch-backend cpu --constraints constraints.txt \
         ".[onnx,serve,tables,trees]"
 
-FROM python:3.12-slim
+FROM python:3.11-slim
 # LightGBM and XGBoost need OpenMP's runtime, which the slim image leaves out.
 # hadolint ignore=DL3008
 RUN apt-get update \

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 LINKED = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
+    "SECURITY.md",
     "notebooks/*.ipynb",
     "action.yml",
     "templates/*.yml",
@@ -71,7 +72,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
     def moved(found: re.Match[str]) -> str:
         link = os.path.normpath(folder / found[1])
-        inside = link.removeprefix("../").removeprefix("docs/")
+        inside = link.removeprefix("../").removeprefix("docs/").replace(".ipynb", ".md")
         return f"]({os.path.relpath(inside, folder)}"
 
     return re.sub(r"\]\(((?:\.\./|docs/)[^)#\s]+)", moved, markdown)

@@ -160,7 +160,7 @@ def test_the_image_is_slim_without_cuda_and_without_rights(tmp_path):
     parser = DockerfileParser(path=str(tmp_path))
     parser.content = (ROOT / "Dockerfile").read_text()
     steps = [(step["instruction"], step["value"]) for step in parser.structure]
-    assert parser.parent_images == ["python:3.12-slim"] * 2
+    assert parser.parent_images == ["python:3.11-slim"] * 2
     assert [value for name, value in steps if name == "USER"] == ["1000"]
     assert all("--torch-backend cpu" in value for name, value in steps if "uv pip install" in value)
     assert ("ENTRYPOINT", '["relumine"]') in steps
