@@ -150,6 +150,10 @@ def test_one_undecided_level_leaves_all_undecided():
     assert status("queries-to-95 < 1000", record(0.3, 1000), record(0.3, 10, level="label")) == "undecided"
 
 
+def test_a_failed_level_fails_whatever_is_undecided():
+    assert status("queries-to-95 < 1000", record(0.3, 10, level="label"), record(0.99, 100)) == "failed"
+
+
 def test_a_level_that_was_not_tried_decides_nothing():
     found = gate("logits: queries-to-95 < 1000", record(0.3, 1000))
     assert found.status == "undecided"

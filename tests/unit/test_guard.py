@@ -19,6 +19,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+import hostile_answers
 import relumine as rl
 from problems import two_layer
 from relumine import defend
@@ -412,6 +413,27 @@ def test_a_server_that_is_gone_is_a_sentence():
     with TestClient(Guard(Forwarding(endpoint), endpoint, defence="round:2")) as client:
         reply = client.post(PREDICT, json=asking(X))
     assert (reply.status_code, reply.json()) == (502, {"error": "the model server does not answer"})
+
+
+def test_a_connection_that_is_lost_is_tried_again():
+    lost = iter([True])
+
+    def hang_up(seen, reply):
+        if next(lost, False):
+            raise ConnectionResetError
+
+    with served(ModelServer(PROBLEM.oracle, hang_up)) as url:
+        endpoint = Endpoint(url, PROBLEM.offer)
+        with TestClient(Guard(Forwarding(endpoint), endpoint, defence="round:2")) as client:
+            assert client.post(PREDICT, json=asking(X)).status_code == 200
+
+
+def test_an_answer_that_is_cut_off_is_a_sentence():
+    with hostile_answers.answering({"net": [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"]}) as url:
+        endpoint = Endpoint(f"{url}net", PROBLEM.offer)
+        with TestClient(Guard(Forwarding(endpoint), endpoint, defence="round:2")) as client:
+            reply = client.post(PREDICT, json=asking(X))
+    assert (reply.status_code, reply.json()) == (502, {"error": "the answer of the model server was cut off"})
 
 
 def test_a_server_that_is_not_on_this_machine_needs_authorisation():

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from relumine.errors import OracleFailedError
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.oracle.http.protocol import protocol_of
 from relumine.serve.guard import Receive, Send
@@ -45,22 +46,32 @@ class Forwarding:
             await self._client.aclose()
             await send({"type": "lifespan.shutdown.complete"})
             return
-        begun = False
+        request = {**self._request(scope), "content": (await receive()).get("body")}
         try:
-            async with self._client.stream(**self._request(scope), content=(await receive()).get("body")) as answer:
-                kept = [(name, answer.headers[name]) for name in _HANDED_BACK if name in answer.headers]
-                pairs = [(name.encode(), value.encode("latin-1")) for name, value in kept]
-                await send({"type": "http.response.start", "status": answer.status_code, "headers": pairs})
-                begun = True
-                async for part in answer.aiter_raw():
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
+            answer = await self._begun(request)
         except httpx.HTTPError as error:
-            if begun:  # cut off: so is ours
-                raise
             status = 504 if isinstance(error, httpx.TimeoutException) else 502
             await send({"type": "http.response.start", "status": status, "headers": []})
             await send({"type": "http.response.body", "body": b'{"error": "the model server does not answer"}'})
+            return
+        try:
+            kept = [(name, answer.headers[name]) for name in _HANDED_BACK if name in answer.headers]
+            pairs = [(name.encode(), value.encode("latin-1")) for name, value in kept]
+            await send({"type": "http.response.start", "status": answer.status_code, "headers": pairs})
+            async for part in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except httpx.HTTPError as error:
+            raise OracleFailedError("the answer of the model server was cut off") from error
+        finally:
+            await answer.aclose()
+
+    async def _begun(self, request: dict[str, Any]) -> httpx.Response:
+        """The answer, its body still to come; once more if the server closed a kept connection just as it was used."""
+        try:
+            return await self._client.send(self._client.build_request(**request), stream=True)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            return await self._client.send(self._client.build_request(**request), stream=True)
 
     def _request(self, scope: Any) -> dict[str, Any]:
         path = scope["raw_path"].decode("ascii")
