@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from relumine.audit.data import AuditData, checked_data, load_data
+from relumine.audit.data import AuditData, checked_data
 from relumine.audit.result import AuditResult
 from relumine.audit.run import Watch, run_audit
 from relumine.audit.screen import AuditWatch, row_of
 from relumine.audit.settings import AuditSettings
+from relumine.audit.texts import data_for
 from relumine.audit.trial import Subject, subject_from
 from relumine.errors import MisuseError
 from relumine.jobs.engines import Engine, ThisProcess
@@ -194,10 +195,7 @@ def _subject(model: object, data: object, labels: object, settings: AuditSetting
     """A model and inputs in memory as an audit takes them."""
     if isinstance(data, str | Path):
         oracle = _oracle(model, None, None, settings)
-        found = load_data(
-            data, oracle.offer.inputs, oracle.offer.outputs, label_column=label_column, real=_real(oracle)
-        )
-        return subject_from(oracle, found)
+        return subject_from(oracle, data_for(oracle, data, label_column=label_column))
     inputs, known = _arrays(data, labels, label_column)
     oracle = _oracle(model, inputs, known, settings)
     if inputs is None:

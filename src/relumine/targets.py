@@ -39,6 +39,8 @@ from relumine.text import one_line
 if TYPE_CHECKING:
     import torch
 
+    from relumine.formats.pretrained import TextModel
+
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
     ".safetensors weights with --factory, a scikit-learn model saved by skops (.skops), an XGBoost model (.json, "
@@ -135,7 +137,7 @@ def _from_pretrained(folder: Path, options: Options) -> Oracle:
 
     loaded = load_pretrained(folder)
     if isinstance(loaded, TextModel):
-        raise TargetError(f"{folder}: a text classifier; relumine reads image classifiers only")
+        return _token_oracle(loaded, options, folder)
     return _oracle(loaded.model, options.within(loaded.input_shape), folder)
 
 
@@ -333,6 +335,36 @@ def _from_exported(path: Path, options: Options, _: str | None) -> Oracle:
     with _quiet():
         loaded = load_exported(path, options.input_shape)
         return _oracle(loaded.model, options.within(loaded.input_shape), path)
+
+
+def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
+    from relumine.oracle.tokens import TokenOracle
+
+    shape = options.input_shape or (model.longest,)
+    if len(shape) != 1 or shape[0] > model.longest:
+        raise TargetError(
+            f"{folder}: expected --input-shape with the most tokens of a text, up to {model.longest}, got {shape}"
+        )
+    if options.gradients not in (None, "none"):
+        raise TargetError(
+            f"{folder}: tokens have no gradients, an audit has levels of attributions; leave --gradients out"
+        )
+    if model.tokenizer is not None:
+        model.tokenizer.enable_truncation(shape[0])
+    encode = None if model.tokenizer is None else model.encode
+    said = {} if options.values is None else {"values": options.values}
+    try:
+        return TokenOracle(
+            model.module,
+            model.embedding,
+            padding=model.padding,
+            longest=shape[0],
+            encode=encode,
+            class_names=model.class_names,
+            **said,
+        )
+    except RelumineError as error:
+        raise TargetError(f"{folder}: {error}") from error
 
 
 def _no_pickle(what: str) -> str:

@@ -106,8 +106,8 @@ def test_whatever_the_defence_an_attack_ends_with_an_outcome(kind, short_lessons
             assert result.clone is None or result.predict(np.zeros((2, D))).shape == (2, K)
 
 
-# Logits are no regression's values, and only trees have SHAP values of their own.
-NOT_OF_LOGITS = ["values", "shap"]
+# Logits are no regression's values, only trees have SHAP values of their own, and only texts have tokens.
+NOT_OF_LOGITS = ["values", "shap", "token-gradients", "token-integrated-gradients"]
 
 
 @pytest.mark.parametrize("level", NOT_OF_LOGITS)

@@ -52,7 +52,11 @@ def test_baselines_show_the_same_values():
         assert level.baseline == ("probabilities" if "grad" in level.name else "")
 
 
-@pytest.mark.parametrize("name", [name for name in LEVELS if name != "shap"])  # which is of trees
+# Of trees, and of text classifiers: test_tree_shap.py, test_tokens.py.
+CONTRIBUTIONS = ("shap", "token-gradients", "token-integrated-gradients")
+
+
+@pytest.mark.parametrize("name", [name for name in LEVELS if name not in CONTRIBUTIONS])
 def test_a_view_keeps_its_word(name):
     problem = two_layer(6, 5, 1 if name == "values" else 3)
     view = LEVELS[name].of(problem.oracle)
@@ -95,5 +99,5 @@ def test_a_random_target_is_still_called_random():
     assert all(
         level.of(Noisy(two_layer(6, 5, 3).oracle, 0.1)).offer.random
         for level in LEVELS.values()
-        if level.name not in ("values", "shap")
+        if level.name not in ("values", *CONTRIBUTIONS)
     )

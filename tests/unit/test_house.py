@@ -37,7 +37,7 @@ ARROWS = {
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.
 TARGETS = {
     *("relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.boosted", "relumine.oracle.predictor"),
-    *("relumine.oracle.http.oracle", "relumine.explain.oracle"),
+    *("relumine.oracle.http.oracle", "relumine.explain.oracle", "relumine.oracle.tokens", "relumine.explain.tokens"),
 }
 
 # Holds a torch module for reconstruct: the public backbone of a target, never the target.
@@ -46,7 +46,15 @@ PUBLIC_PART = "reconstruct/head/torch_backbone.py"
 # Modules that are about torch modules, and are only imported where there is one.
 _MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")
 TORCH_BOUND = (
-    *("oracle/torch.py", "explain/", "formats/", "reconstruct/export/torch.py", "zoo/", PUBLIC_PART),
+    *(
+        "oracle/torch.py",
+        "oracle/tokens.py",
+        "explain/",
+        "formats/",
+        "reconstruct/export/torch.py",
+        "zoo/",
+        PUBLIC_PART,
+    ),
     *(f"reconstruct/matching/{part}.py" for part in _MATCHING),
 )
 

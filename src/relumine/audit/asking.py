@@ -48,6 +48,8 @@ class Questions:
         self._used += len(from_pool)
         more = self._mixed if len(self._pool) else partial(fresh_points, self._offer, rng=self._rng)
         rows = np.concatenate([from_pool, more(count - len(from_pool))])
+        if self._offer.tokens is not None:
+            return rows
         return rows * self.scale if self._offer.box is None else rows.clip(*self._offer.box)
 
     def _mixed(self, count: int) -> Array:
@@ -57,6 +59,8 @@ class Questions:
         if len(self._offer.inputs) == 3:
             one = self._shifted(one)
         share = self._rng.uniform(0, _FARTHEST, (count, 1))
+        if self._offer.tokens is not None:  # tokens are replaced: there is nothing between two of them
+            return np.where(self._rng.uniform(size=one.shape) < share, other, one)
         result: Array = one + share * (other - one)
         return result
 

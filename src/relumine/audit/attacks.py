@@ -30,6 +30,7 @@ from relumine.reconstruct.portfolio.families import KINDS, Kind
 from relumine.reconstruct.portfolio.method import Portfolio
 from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
+from relumine.reconstruct.tokens import BagOfTokens
 from relumine.reconstruct.two_layer.method import TwoLayer, tells_units_apart
 from relumine.reconstruct.values.method import TwoLayerFromValues
 
@@ -121,6 +122,8 @@ def attacks_for(
     maps:      what the target itself shows
     """
     known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
+    if offer.tokens is not None:
+        return tuple(_text_attacks(offer, known))
     if offer.contributions:
         alone = replace(offer, gradients="none", explained=None)
         own = AttackKey("student", student="contributions")
@@ -250,6 +253,25 @@ def _learned_attacks(offer: Offer, known: Knowledge, *, defended: bool) -> Itera
             yield Attack(replace(alone, student="conv"), _learned(known, "membership", images=True))
         for kind in KINDS if not (explained and defended) else ():
             yield Attack(replace(alone, student=kind), _learned(known, "membership", kind=kind))
+
+
+def _text_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
+    """Token ids are no numbers: nobody asks between two of them, and only students of text learn from them."""
+    if offer.contributions:
+        yield Attack(AttackKey("student", student="bag of tokens"), _of_tokens(known, explained=True))
+    if offer.values != "none":
+        yield Attack(AttackKey("student", "values", student="bag of tokens"), _of_tokens(known, explained=False))
+
+
+def _of_tokens(known: Knowledge, *, explained: bool) -> Callable[[Situation], Reconstruction]:
+    def method(at: Situation) -> Reconstruction:
+        asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng), gradients=explained)
+        if not len(asked.rows):
+            return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
+        offer, answer = _mended(at.oracle.offer, known, asked.answer)
+        return BagOfTokens().fit(offer, asked.rows, answer, at.rng, at.oracle.spent)
+
+    return method
 
 
 def _of_contributions(at: Situation) -> Reconstruction:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.audit.tables import read_table
+from relumine.audit.tables import TABLES, read_table
 from relumine.errors import DataError
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.verification import fresh_points
@@ -35,7 +35,6 @@ _INPUT_NAMES = ("inputs", "x", "x_test", "images", "data", "arr_0")
 _LABEL_NAMES = ("labels", "y", "y_test", "targets", "arr_1")
 _NAMES_NAME = "class_names"
 
-_TABLES = (".csv", ".tsv", ".parquet")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF")
 _IDX_IMAGES = re.compile(r"images?[-.]idx\d[-.]ubyte(\.gz|\.xz)?$")
@@ -146,12 +145,12 @@ def load_data(
     path, shape = Path(path), tuple(shape)
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected {_FORMS}")
-    if path.suffix.lower() in _TABLES and path.is_file():
+    if path.suffix.lower() in TABLES and path.is_file():
         found = _Found(*read_table(path, prod(shape), label_column))
     elif label_column is not None:
         raise DataError(f"{path}: --label-column belongs to a .csv or .parquet file; leave it out")
     else:
-        found = _reader(path)(path, shape)
+        found = reader_of(path)(path, shape)
     return checked_data(found.inputs, found.labels, found.class_names, shape, classes, path, real=real)
 
 
@@ -181,7 +180,8 @@ class _Found(NamedTuple):
     class_names: tuple[str, ...] = ()
 
 
-def _reader(path: Path) -> Callable[[Path, tuple[int, ...]], _Found]:
+def reader_of(path: Path) -> Callable[[Path, tuple[int, ...]], _Found]:
+    """What reads this file or folder, or a DataError."""
     if path.is_dir():
         return _from_idx_folder if _idx_files(path) else _from_images
     if path.suffix.lower() in (".npz", ".npy"):

@@ -6,6 +6,7 @@ A level is a view of the target: it hides a part of the answers, or shows anothe
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
 from relumine.oracle.logits import probabilities_of
 from relumine.oracle.predictor import PredictorOracle
+
+if TYPE_CHECKING:
+    from relumine.oracle.tokens import Attribution
 
 # The paper's appendix: the mean of N noisy gradients, the noise as large as the data's standard deviation.
 SMOOTHGRAD_SAMPLES = 10
@@ -132,6 +136,22 @@ def _shap(oracle: Oracle, _: Setting) -> Oracle:
     return TreeShap(oracle)
 
 
+def _tokens(how: "Attribution") -> Callable[[Oracle, Setting], Oracle]:
+    def view(oracle: Oracle, _: Setting) -> Oracle:
+        from relumine.explain.tokens import TokenAttributions
+        from relumine.oracle.tokens import TokenOracle
+
+        if not isinstance(oracle, TokenOracle):
+            raise MisuseError("token attributions: expected a text classifier, got another oracle")
+        return TokenAttributions(oracle, how)
+
+    return view
+
+
+def _of_tokens(offer: Offer) -> bool:
+    return offer.tokens is not None
+
+
 def _gradients(offer: Offer) -> bool:
     return offer.outputs > 1 and not offer.contributions
 
@@ -179,6 +199,16 @@ LEVELS: dict[str, Level] = {
             shows=_INTEGRATED,
         ),
         Level(SHAP, "SHAP values", _OWN_VALUES, lambda _: True, _shap),
+        Level(
+            "token-gradients", "input × gradient of tokens", _OWN_VALUES, _of_tokens, _tokens("input-times-gradient")
+        ),
+        Level(
+            "token-integrated-gradients",
+            "integrated gradients of tokens",
+            _OWN_VALUES,
+            _of_tokens,
+            _tokens("integrated-gradients"),
+        ),
     )
 }
 

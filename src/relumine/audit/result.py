@@ -27,7 +27,9 @@ CurveKey = tuple[str, str]
 MILESTONES = (0.5, 0.9, 0.95, 0.99)
 
 # Networks, families of scikit-learn's models, and what learns the contributions of features.
-StudentKind = Literal["two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions"]
+StudentKind = Literal[
+    "two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions", "bag of tokens"
+]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import numpy as np
 from relumine.errors import DataError
 from relumine.text import one_line
 
+TABLES = (".csv", ".tsv", ".parquet")
+
 # Columns of these names hold labels; a feature may be called y, too.
 _LABEL_COLUMNS = ("label", "labels", "target", "class")
 
@@ -27,8 +29,8 @@ class Table(NamedTuple):
 
 def read_table(path: Path, features: int, label_column: str | None) -> Table:
     """The rows of a .csv, .tsv or .parquet file for a target with that number of features, or a DataError."""
-    names, columns = (_from_parquet if path.suffix.lower() == ".parquet" else _from_text)(path)
-    label = _label_column(path, names, features, label_column)
+    names, columns = columns_of(path)
+    label = label_column_of(path, names, features, label_column)
     inputs = [_numbers(path, names[i], columns[i]) for i in range(len(names)) if i != label]
     if len(inputs) != features:
         raise DataError(
@@ -36,8 +38,13 @@ def read_table(path: Path, features: int, label_column: str | None) -> Table:
             f"{'' if label is None else f' besides {names[label]!r}'} ({_listed(names)}); "
             f"leave out columns that are none, or name that of the labels with --label-column"
         )
-    labels = None if label is None else _as_labels(columns[label])
+    labels = None if label is None else as_labels(columns[label])
     return Table(np.stack(inputs, axis=1), labels)
+
+
+def columns_of(path: Path) -> tuple[list[str], list[Sequence[Any]]]:
+    """The names and the cells of a table's columns, or a DataError."""
+    return (_from_parquet if path.suffix.lower() == ".parquet" else _from_text)(path)
 
 
 def _from_text(path: Path) -> tuple[list[str], list[Sequence[Any]]]:
@@ -86,7 +93,7 @@ def _from_parquet(path: Path) -> tuple[list[str], list[Sequence[Any]]]:
         raise DataError(f"{path}: cannot be read as Parquet ({reason}); write it with DataFrame.to_parquet") from error
 
 
-def _label_column(path: Path, names: list[str], features: int, said: str | None) -> int | None:
+def label_column_of(path: Path, names: list[str], features: int, said: str | None) -> int | None:
     """Which column holds labels: the one that was named, or one that is called so."""
     if said is not None:
         if said not in names:
@@ -110,7 +117,7 @@ def _numbers(path: Path, name: str, column: Sequence[Any]) -> "np.ndarray[Any, A
         ) from error
 
 
-def _as_labels(column: Sequence[Any]) -> "np.ndarray[Any, Any]":
+def as_labels(column: Sequence[Any]) -> "np.ndarray[Any, Any]":
     """Numbers where all are, else words."""
     values = np.asarray(column)
     if values.dtype.kind in "fiub":

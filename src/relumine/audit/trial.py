@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from relumine.audit.attacks import Attack, attacks_for
-from relumine.audit.data import AuditData, Halves, gaussian_data, load_data
+from relumine.audit.data import AuditData, Halves, gaussian_data
 from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.measures import clone_measures
@@ -18,6 +18,7 @@ from relumine.audit.pictures import gallery_of, unit_pairs_of
 from relumine.audit.result import Case, CurveKey, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import Finished
+from relumine.audit.texts import data_for
 from relumine.audit.usefulness import usefulness
 from relumine.defend import Chain, parse
 from relumine.errors import MisuseError
@@ -99,7 +100,7 @@ class Subject:
 def subject_of(settings: AuditSettings) -> Subject:
     """The target and its data, loaded once per process."""
     oracle = settings.oracle()
-    return _subject(oracle, _halves(settings, oracle.offer))
+    return _subject(oracle, _halves(settings, oracle))
 
 
 def subject_from(oracle: Oracle, data: AuditData | None) -> Subject:
@@ -112,14 +113,13 @@ def _subject(oracle: Oracle, halves: Halves) -> Subject:
     return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))))
 
 
-def _halves(settings: AuditSettings, offer: Offer) -> Halves:
-    data, real = settings.data, offer.values == "real"
+def _halves(settings: AuditSettings, oracle: Oracle) -> Halves:
+    data, offer = settings.data, oracle.offer
     if data is None:
         return gaussian_data(offer).halves()
     if data in _OF_THE_ZOO and not Path(data).exists():
         return _halves_of_the_zoo(data, offer)
-    column = settings.label_column
-    return load_data(data, offer.inputs, offer.outputs, label_column=column, real=real).halves()
+    return data_for(oracle, data, label_column=settings.label_column).halves()
 
 
 def _halves_of_the_zoo(name: str, offer: Offer) -> Halves:

@@ -34,7 +34,8 @@ def reconstruct(
         typer.Argument(
             metavar="TARGET",
             help="package.module:factory, a .pt2 file (torch.export), a .pt file (TorchScript), an .onnx file, "
-            ".safetensors weights with --factory, a .skops file (scikit-learn), or the address of a model server, "
+            ".safetensors weights with --factory, a .skops file (scikit-learn), models:/NAME/VERSION (MLflow), "
+            "hf://ORG/MODEL (Hugging Face), the folder of either, or the address of a model server, "
             "http://HOST:PORT/v1/models/NAME. Pickles are never loaded.",
         ),
     ],

@@ -18,7 +18,7 @@ from relumine.formats.loaded import Loaded
 from relumine.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
 
@@ -36,12 +36,26 @@ LONGEST = 128
 
 @dataclass(frozen=True, eq=False)
 class TextModel:
-    """A text classifier: the module, its tokenizer if the folder has one, and the id that fills texts up."""
+    """A text classifier.
+
+    module:      ids and their mask to logits
+    embedding:   the part that embeds tokens
+    tokenizer:   None where the folder has none
+    padding:     the id that fills texts up
+    longest:     most tokens of a text
+    class_names: one per output
+    """
 
     module: "torch.nn.Module"
+    embedding: "torch.nn.Embedding"
     tokenizer: Any
     padding: int
     longest: int
+    class_names: tuple[str, ...]
+
+    def encode(self, texts: "Sequence[str]") -> list[list[int]]:
+        """The ids of each text."""
+        return [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
 
 
 def is_pretrained(path: Path) -> bool:
@@ -235,14 +249,36 @@ def _text_model(folder: Path, module: Any) -> TextModel:
 
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
-    config = module.config
+    config, embedding = module.config, module.get_input_embeddings()
     padding = getattr(config, "pad_token_id", None)
-    rows = int(module.get_input_embeddings().weight.shape[0])
+    rows = int(embedding.weight.shape[0])
+    if tokenizer is not None and tokenizer.get_vocab_size() > rows:
+        raise TargetError(f"{folder}: tokenizer.json has {tokenizer.get_vocab_size()} tokens, the model {rows}")
     if not isinstance(padding, int) or not 0 <= padding < rows:
         raise TargetError(f"{folder}: expected pad_token_id below {rows} in {CONFIG}, got {padding!r}")
     # RoBERTa's positions begin behind the padding's.
     longest = getattr(config, "max_position_embeddings", LONGEST + padding + 1) - padding - 1
-    return TextModel(module, tokenizer, padding, max(1, min(LONGEST, longest)))
+    named = getattr(config, "id2label", None) or {}
+    names = tuple(str(named.get(i, i)) for i in range(len(named)))
+    if tokenizer is not None:
+        tokenizer.enable_truncation(max(1, min(LONGEST, longest)))
+    return TextModel(_logits(module), embedding, tokenizer, padding, max(1, min(LONGEST, longest)), names)
+
+
+def _logits(model: "torch.nn.Module") -> "torch.nn.Module":
+    """Ids and mask to logits."""
+    import torch
+
+    class Texts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            logits: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).logits
+            return logits
+
+    return Texts().eval()
 
 
 @contextmanager

@@ -174,7 +174,10 @@ def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> A
     if not np.isfinite(rows).all():
         raise MisuseError("inputs: expected finite numbers, got NaN or infinity")
     if offer.tokens is not None and not ((rows >= 0) & (rows < offer.tokens) & (rows == np.floor(rows))).all():
-        raise MisuseError(f"inputs: this target takes token ids, expected whole numbers from 0 to {offer.tokens - 1}")
+        raise MisuseError(
+            f"inputs: this target takes token ids, expected whole numbers from 0 to "
+            f"{offer.tokens - 1}; relumine audit knows how to ask it"
+        )
     return rows
 
 

@@ -175,7 +175,12 @@ class _Standardised(Forwarding):
 
 
 def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:
-    """Points that no search has seen: N(0, I); in a valid box every second one uniform, the others near its corners."""
+    """Points that no search has seen: N(0, I); in a valid box every second one uniform, the others near its corners.
+
+    Of token ids any are as good as others.
+    """
+    if offer.tokens is not None:
+        return rng.integers(offer.tokens, size=(count, offer.dimension)).astype(np.float64)
     if offer.box is None:
         return rng.standard_normal((count, offer.dimension))
     low, high = offer.box
