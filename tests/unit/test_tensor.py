@@ -36,7 +36,9 @@ def test_alternating_eigenvectors_find_the_pattern_of_every_unit_and_no_other(se
     assert {tuple(p.points > 0) for p in alternated(basis, 1e-12, np.random.default_rng(seed))} == true
 
 
-@pytest.mark.parametrize(("d", "h", "K", "most"), [(100, 64, 10, 20), (300, 200, 10, 45), (100, 64, 3, 70)])
+@pytest.mark.parametrize(
+    ("d", "h", "K", "most"), [(100, 64, 10, 20), (300, 200, 10, 45), (100, 64, 3, 70), (30, 150, 10, 100)]
+)
 @pytest.mark.parametrize("seed", [3, 4])
 def test_far_fewer_gradient_queries_than_units(d, h, K, most, seed):
     problem = two_layer(d, h, K, seed=seed)

@@ -104,7 +104,7 @@ class OrdinaryRun(TensorRun):
     @property
     def _left(self) -> list[int]:
         """The rank of what known units do not explain, after one answer, two, and so on."""
-        return self._searched.ranks(self._searched.main, self._searched.unexplained(self._searched.main))
+        return self._searched.ranks(self._searched.main.base, self._searched.unexplained(self._searched.main))
 
     def _compare(self) -> None:
         """Ask the values at the next inputs."""

@@ -3,8 +3,9 @@
 Gaussian inputs around one base come first: where h ≤ d and h is at most about K·17 their tensor shows all units at
 once. Where more units switch than can be told apart, inputs in a small ball around a fresh centre show those that
 pass through the ball; what known units explain is subtracted, and with fewer unknown ones the balls grow, until the
-Gaussian inputs can be decomposed too. Two pieces whose difference cannot be decomposed (parallel rows, shared
-patterns) are parted on the segment between them, at the point where their tangents meet.
+Gaussian inputs can be decomposed too. With fewer than 16 inputs per output one small ball walks instead (walk.py). Two
+pieces whose difference cannot be decomposed (parallel rows, shared patterns) are parted on the segment between them, at
+the point where their tangents meet.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,9 @@ from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
 from relumine.reconstruct.tensor.joint import jointly
 from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.refinement import refined
 from relumine.reconstruct.tensor.units import Units, no_units
+from relumine.reconstruct.tensor.walk import Walk
 
 # Points at which patterns are enumerated: 2^18 of ten outputs, or 2^20 of up to four, take four seconds on one core.
 _MOST, _MOST_OF_FEW, _FEW_OUTPUTS = 18, 20, 4
@@ -35,6 +38,12 @@ _FILL = 0.65
 _REACH, _REACH_OF_THREE = 4.5, 2.1
 # Answers in a row that single out no unit end the search: those around the first base, and three balls of others.
 _PATIENCE = 3 * _MOST_OF_FEW
+# Inputs from which on walks take fewer queries than a line: 20-60-10 took 47 and 71; 20-100-3 took no fewer.
+_WALKED = 20
+# Queries of a walk before the Gaussian inputs are tried again.
+_STRETCH = 16
+# Answers are compared with this many before them, in so many turns of alternating least squares.
+_NEIGHBOURS, _TURNS = 3, 2
 # Closer to the end of a segment the point where tangents meet may be on the end's own piece: then it is halved.
 _EDGE = 0.01
 # Units that share a pattern are told apart by further points, half of them by each; this many, or after this many
@@ -68,7 +77,7 @@ class TensorSearch:
         rng: np.random.Generator,
     ) -> None:
         self._rng = rng
-        self._ask, self._fresh, self._near = ask, fresh, near
+        self._ask, self._fresh, self.near = ask, fresh, near
         self.seen = seen
         K, d = seen.jacobians.shape[1:]
         self.outputs, self.dimension = int(K), int(d)
@@ -78,8 +87,10 @@ class TensorSearch:
         self.main = Cluster(0, np.inf)
         self.clusters = [self.main]
         self._futile = self._gathered = 0
-        self._reached = 1
+        self.reached = 1
         self._slack = _SLACK[seen.noise.floor < 1e-12]
+        self._size = float(np.linalg.norm(seen.jacobians[0]))
+        self._walk: Walk | None = None
 
     @property
     def noise(self) -> Noise:
@@ -92,9 +103,8 @@ class TensorSearch:
     @property
     def error(self) -> float:
         """By how much two pieces may differ that are the same."""
-        size = max(float(np.linalg.norm(self.seen.jacobians[i])) for i in range(len(self.seen)))
         growing = self._slack + sqrt(len(self.units))
-        return self.noise.of(size, self.outputs * (self.dimension + 1)) * growing
+        return self.noise.of(self._size, self.outputs * (self.dimension + 1)) * growing
 
     def _error(self, *places: int) -> float:
         """The same for pieces seen at these places: far out offsets are less exact."""
@@ -111,13 +121,14 @@ class TensorSearch:
         if self._futile > _PATIENCE + self._gathered:
             raise Stop(Outcome.NOT_THIS_CLASS, "what the pieces differ by is not made of single units")
         first = len(self.seen)
+        self._size = max([self._size, *np.linalg.norm(answer.jacobians[known], axis=(1, 2))])
         self.seen = self.seen.and_(asked[known], answer.values[known], answer.jacobians[known])
         new = Observations(asked[known], answer.values[known], answer.jacobians[known], self.noise)
         self.rest = np.concatenate([self.rest, self._scaled(new.pieces - self.units.pieces(new.points))])
         places = list(range(first, len(self.seen)))
         cluster.members += places
-        if self._reached < self.outputs:
-            self._reached = max(self._reached, self._outputs_reached())
+        if self.reached < self.outputs:
+            self.reached = max(self.reached, self._outputs_reached())
         return places
 
     def gather(self, points: Array) -> None:
@@ -135,6 +146,28 @@ class TensorSearch:
         self.units = self.units.and_(units)
         self.rest = self.rest - self._scaled(units.pieces(self.seen.points))
 
+    def refine(self, places: list[int]) -> None:
+        """Fit all known units to the differences between neighbours among these places.
+
+        A unit is known a little less well than those that were subtracted to find it. Without this, errors grew from
+        1e-13 to 1e-9 over 300 queries of 50-2000-10, and then hid further units.
+        """
+        pairs = [(i, j) for n, i in enumerate(places) for j in places[max(0, n - _NEIGHBOURS) : n]]
+        if not pairs or not len(self.units):
+            return
+        first, second = np.array(pairs).T
+        on = self.units.on(self.seen.points).astype(np.float64)
+        switched = on[first] - on[second]
+        chosen = switched.any(axis=0)
+        for _ in range(_TURNS):
+            some = self.units.at(chosen)
+            units = Units(some.outputs, self._scaled(some.rows[None])[0])
+            left = self.rest[first] - self.rest[second]
+            new = self._unscaled(refined(units, switched[:, chosen], left, self._error(*places)))
+            self.rest = self.rest + self._scaled(some.pieces(self.seen.points) - new.pieces(self.seen.points))
+            self.units = self.units.at(~chosen).and_(new)
+            switched, chosen = np.hstack([switched[:, ~chosen], switched[:, chosen]]), np.sort(chosen)
+
     # -- what is left
 
     def unexplained(self, cluster: Cluster) -> list[int]:
@@ -147,18 +180,16 @@ class TensorSearch:
         order = [i for i in np.argsort(sizes) if sizes[i] > errors[i] and np.linalg.norm(left[i], ord=2) > errors[i]]
         return [cluster.members[i] for i in order]
 
-    def _tensor(self, cluster: Cluster, places: list[int]) -> Tensor:
-        differences = self.rest[places] - self.rest[cluster.base]
-        return Tensor(
-            differences, self._homogeneous(places), self._homogeneous([cluster.base])[0], self._error(*places)
-        )
+    def _tensor(self, base: int, places: list[int]) -> Tensor:
+        differences = self.rest[places] - self.rest[base]
+        return Tensor(differences, self._homogeneous(places), self._homogeneous([base])[0], self._error(*places))
 
-    def ranks(self, cluster: Cluster, places: list[int]) -> list[int]:
-        """For every beginning of these places: the rank of what is left there."""
+    def ranks(self, base: int, places: list[int]) -> list[int]:
+        """For every beginning of these places: the rank of what is left there, compared with the base."""
         D = self.dimension + 1
         basis, ranks = np.empty((0, D)), []
         for place in places:
-            block = self.rest[place] - self.rest[cluster.base]
+            block = self.rest[place] - self.rest[base]
             block = block - (block @ basis.T) @ basis
             _, sizes, rows = np.linalg.svd(block, full_matrices=False)
             basis = np.concatenate([basis, rows[sizes > self._error(place)]])
@@ -167,13 +198,13 @@ class TensorSearch:
 
     @property
     def _most(self) -> int:
-        return _MOST_OF_FEW if self._reached <= _FEW_OUTPUTS else _MOST
+        return _MOST_OF_FEW if self.reached <= _FEW_OUTPUTS else _MOST
 
-    def _room(self, count: int) -> int:
+    def room(self, count: int) -> int:
         """How many units can be told apart at this many points."""
         if count > self._most:
-            return min(int(self._reached * count / _MARGIN), self.dimension)
-        return min(self._reached * (count - 1) - _FREE, self.dimension)
+            return min(int(self.reached * count / _MARGIN), self.dimension)
+        return min(self.reached * (count - 1) - _FREE, self.dimension)
 
     def linear(self) -> Array:
         """K×(d+1): what all pieces share that are explained, besides units."""
@@ -203,7 +234,7 @@ class TensorSearch:
         fits = self._fitting(cluster, places)
         if not fits:
             return False
-        if self._accepted(decomposed(self._tensor(cluster, fits), self._rng, self._most)):
+        if self._accepted(decomposed(self._tensor(cluster.base, fits), self._rng, self._most)):
             cluster.tried = cluster.failures = 0
             return True
         cluster.tried = len(places)
@@ -214,7 +245,7 @@ class TensorSearch:
     def shared(self) -> Units | None:
         """Units that explain what is left around the first base where several share a pattern; others would, too."""
         fits = self._fitting(self.main, self.unexplained(self.main))
-        units = jointly(self._tensor(self.main, fits), self._rng, self._most) if fits else None
+        units = jointly(self._tensor(self.main.base, fits), self._rng, self._most) if fits else None
         return None if units is None else self._unscaled(units)
 
     def _unscaled(self, units: Units) -> Units:
@@ -223,15 +254,15 @@ class TensorSearch:
     def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
         """Some of these places at which few enough units switch that they can be told apart."""
         many = len(places) > self._most and cluster is self.main
-        if many and self.ranks(cluster, places)[-1] <= self._room(len(places)):
+        if many and self.ranks(cluster.base, places)[-1] <= self.room(len(places)):
             return places
         some = places[: self._most]
-        fits = [n for n, rank in enumerate(self.ranks(cluster, some), 1) if n > 1 and rank <= self._room(n)]
+        fits = [n for n, rank in enumerate(self.ranks(cluster.base, some), 1) if n > 1 and rank <= self.room(n)]
         if fits:
             some = some[: fits[-1]]
-        tensor = self._tensor(cluster, some)
+        tensor = self._tensor(cluster.base, some)
         telling = tensor.telling()
-        if telling.sum() > 1 and tensor.at(telling).rank <= self._room(int(telling.sum())):
+        if telling.sum() > 1 and tensor.at(telling).rank <= self.room(int(telling.sum())):
             return [place for place, tells in zip(some, telling, strict=True) if tells]
         return []
 
@@ -265,6 +296,14 @@ class TensorSearch:
             self.accept(units.at(right))
         return bool(right.any())
 
+    def tell_apart(self, base: int, places: list[int]) -> bool:
+        """Whether units were found by which these answers differ from the base's."""
+        tensor = self._tensor(base, places)
+        telling = tensor.telling()
+        if telling.sum() < 2 or tensor.at(telling).rank > self.room(int(telling.sum())):
+            return False
+        return self._accepted(decomposed(tensor.at(telling), self._rng, self._most))
+
     # -- the strategy
 
     def run(self) -> None:
@@ -273,29 +312,41 @@ class TensorSearch:
             for cluster in self.clusters:
                 self.peel(cluster)
             if not (places := self.unexplained(self.main)) and len(self.main.members) >= 2:
-                return
-            ranks = self.ranks(self.main, places)
-            if self._reached == 1 and len(places) > _FEW:
+                if self._walk is None:
+                    return
+                self.refine([*self._walk.cluster.members, *self.main.members])
+                self._walk = None
+                continue
+            ranks = self.ranks(self.main.base, places)
+            if self.reached == 1 and len(places) > _FEW:
                 raise Stop(Outcome.NOT_THIS_CLASS, "all outputs are multiples of one: nothing tells units apart")
-            if (ranks and ranks[-1] > self.dimension) or (len(places) >= self._most and self._reached <= _FEW_OUTPUTS):
+            if (ranks and ranks[-1] > self.dimension) or (len(places) >= self._most and self.reached <= _FEW_OUTPUTS):
                 self._divide(places)
             elif ranks and (ranks[-1] <= _FEW or self.main.failures > _SHARED):
                 self._split(0, places[0])
             else:
                 self.gather(self._fresh(self.missing(ranks)))
 
+    def fresh_point(self) -> Array:
+        """Where an input may be."""
+        point: Array = self._fresh(1)[0]
+        return point
+
     def missing(self, ranks: list[int]) -> int:
         """How many more points it takes to tell as many units apart as were seen to switch."""
         rank = ranks[-1] if ranks else 0
-        needed = -(-(rank + _FREE) // self._reached) + 1
-        return max(1, (needed if needed <= self._most else int(_MARGIN * rank / self._reached) + 1) - len(ranks))
+        needed = -(-(rank + _FREE) // self.reached) + 1
+        return max(1, (needed if needed <= self._most else int(_MARGIN * rank / self.reached) + 1) - len(ranks))
 
     def _divide(self, places: list[int]) -> None:
         """Look where fewer units switch."""
-        if self._room(self._most - 1) < _ENOUGH:
+        if self.room(self._most - 1) < _ENOUGH:
             self._split(0, places[0])
-        elif self.dimension < self._reached * (self._most - 2):  # balls are small then, and as many as units
-            raise Stop(Outcome.NOT_THIS_CLASS, "more units switch than there are inputs: search a line")
+        elif self.dimension < self.reached * (self._most - 2):  # balls are small then, and as many as units
+            if self.reached <= _FEW_OUTPUTS or self.dimension < _WALKED:
+                raise Stop(Outcome.NOT_THIS_CLASS, "more units switch than there are inputs: search a line")
+            self._walk = self._walk or Walk(self, Cluster(0, 0.0))
+            self._walk.go(_STRETCH)
         else:
             self._ball(places)
 
@@ -314,7 +365,7 @@ class TensorSearch:
         else:
             self._narrow(cluster)
         for _ in range(self._most):
-            ranks = self.ranks(cluster, self.unexplained(cluster)[: self._most])
+            ranks = self.ranks(cluster.base, self.unexplained(cluster)[: self._most])
             if len(ranks) >= self._most or (ranks and ranks[-1] > self.dimension):
                 cluster, ranks = self._opened(centre, 0.6 * cluster.radius), []
             elif len(cluster.members) > 2 and (ranks or [0])[-1] < self._aim / 2:
@@ -330,22 +381,22 @@ class TensorSearch:
     @property
     def _aim(self) -> float:
         """How many units should switch between a ball's centre and one of its points."""
-        return _FILL * self._room(self._most - 1) / _REACH
+        return _FILL * self.room(self._most - 1) / _REACH
 
     def _narrow(self, cluster: Cluster) -> None:
         """Make the ball small enough to count the units that switch, then as large as it should be."""
         for _ in range(self._most):
             (place,) = self._around(cluster, 1)
-            (count,) = self.ranks(cluster, [place])
-            if self._reached / 4 <= count < self._reached:
+            (count,) = self.ranks(cluster.base, [place])
+            if self.reached / 4 <= count < self.reached:
                 break
-            cluster.radius *= 0.25 if count == self._reached else 2
+            cluster.radius *= 0.25 if count == self.reached else 2
         places = [place, *self._around(cluster, 2)]
-        cluster.radius *= self._aim * _REACH_OF_THREE / max(self.ranks(cluster, places)[-1], 1)
+        cluster.radius *= self._aim * _REACH_OF_THREE / max(self.ranks(cluster.base, places)[-1], 1)
 
     def _around(self, cluster: Cluster, count: int) -> list[int]:
         centre = self.seen.points[cluster.base]
-        return self.add(np.array([self._near(centre, cluster.radius) for _ in range(count)]), cluster)
+        return self.add(np.array([self.near(centre, cluster.radius) for _ in range(count)]), cluster)
 
     def _split(self, first: int, second: int, depth: int = 0) -> None:
         """Part two pieces at the point of their segment where their tangents meet, until units stand alone.
