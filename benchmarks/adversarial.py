@@ -2,6 +2,7 @@
 
 python benchmarks/adversarial.py                    everything that is not in benchmarks/results/ yet (about an hour)
 python benchmarks/adversarial.py --only orthant     one kind of target; --seeds N for another number of seeds
+python benchmarks/adversarial.py --only small       2,000 small networks with one hidden layer, degenerate ones too
 python benchmarks/adversarial.py --table            what the rows say
 
 Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again.
@@ -35,6 +36,7 @@ import relumine as rl
 from relumine.oracle.base import Array, ValueKind
 
 RESULTS = Path(__file__).parent / "results" / "adversarial.jsonl"
+SMALL = RESULTS.with_name("small.jsonl")  # 2,000 rows of their own
 SEEDS = 20
 GIVEN, JUDGED = 300, 10_000  # inputs that the method is given, and Gaussian points that judge a clone
 SECONDS = 60  # a run that takes longer counts as one that hung
@@ -208,6 +210,75 @@ def smooth(rng: np.random.Generator, seed: int) -> Target:
     return Target(asked(module, d, "real"), rng.standard_normal((GIVEN, d)))
 
 
+class Small(nn.Module):
+    """One hidden layer and a linear part beside it."""
+
+    def __init__(self, hidden: nn.Linear, activation: nn.Module, outer: nn.Linear, skip: nn.Linear) -> None:
+        super().__init__()
+        self.hidden, self.activation, self.outer, self.skip = hidden, activation, outer, skip
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.outer(self.activation(self.hidden(x))) + self.skip(x)  # type: ignore[no-any-return]
+
+
+def small(rng: np.random.Generator, seed: int) -> Target:
+    """Any small network with one hidden layer: sizes, activations, precision, and what makes networks degenerate."""
+    d, h = (int(np.exp(rng.uniform(0, np.log(40.99)))) for _ in range(2))
+    K, dtype = int(rng.integers(1, 11)), (torch.float64, torch.float32)[seed % 4 == 3]
+    hidden, outer, skip = (nn.Linear(*size, dtype=dtype) for size in ((d, h), (h, K), (d, K)))
+    for layer, bias in ((hidden, 0.5 * (rng.uniform() < 0.8)), (outer, 0.5), (skip, 0.0)):
+        shape = layer.weight.shape
+        layer.weight.data = torch.tensor(rng.standard_normal(shape) / np.sqrt(shape[1]), dtype=dtype)
+        layer.bias.data = torch.tensor(bias * rng.standard_normal(shape[0]), dtype=dtype)
+    if rng.uniform() < 0.85:
+        skip.weight.data *= 0
+    _degenerate(rng, hidden, outer)
+    # Others than ReLU in three of ten; their kinks and bends lie where inputs are.
+    activation = SMOOTH[int(rng.integers(len(SMOOTH)))] if rng.uniform() < 0.3 else nn.ReLU()
+    values: ValueKind = "real" if K == 1 else ("logits", "probabilities", "real")[int(rng.integers(3))]
+    data = rng.standard_normal((GIVEN, d))
+    return Target(asked(Small(hidden, activation, outer, skip), d, values), data)
+
+
+def _degenerate(rng: np.random.Generator, hidden: nn.Linear, outer: nn.Linear) -> None:
+    """In half of the networks one or two of what makes units hard to tell apart."""
+    rows, biases, weights = hidden.weight.data, hidden.bias.data, outer.weight.data
+    h, K = len(rows), len(weights)
+    for what in rng.integers(8, size=int(rng.integers(3)) if rng.uniform() < 0.6 else 0):
+        i, j = (int(unit) for unit in rng.integers(h, size=2))
+        if what < 2:  # a duplicate, or an opposite unit
+            sign = 1 - 2 * int(what)
+            rows[i], biases[i] = sign * rows[j].clone(), sign * biases[j].clone()
+        elif what == 2:  # parallel, elsewhere
+            rows[i] = 1.5 * rows[j].clone()
+        elif what == 3:  # dead
+            rows[i] *= 0
+        elif what == 4:  # an output that is constant, or all of them
+            weights[int(rng.integers(K)) if rng.uniform() < 0.7 else slice(None)] *= 0
+        elif what == 5:  # outputs that are multiples of each other
+            weights[int(rng.integers(K))] = -2 * weights[int(rng.integers(K))].clone()
+        elif what == 6:  # another scale
+            factor = float(10 ** rng.uniform(-3, 3))
+            rows *= factor
+            biases *= factor
+            weights /= factor
+        else:  # two units with the same outputs
+            weights[:, i] = weights[:, j].clone()
+
+
+SMOOTH = (
+    nn.LeakyReLU(0.2),
+    nn.ReLU6(),
+    nn.Hardtanh(),
+    nn.GELU(),
+    nn.SiLU(),
+    nn.Tanh(),
+    nn.Sigmoid(),
+    nn.Softplus(),
+    nn.ELU(),
+)
+
+
 def torch_scaled(rng: np.random.Generator, seed: int) -> Target:
     """A torch network, deep or shallow, trained for a moment on bundled data behind a scaler."""
     inputs, labels = _bundled(("iris", "wine", "breast cancer")[seed % 3])
@@ -275,10 +346,11 @@ KINDS: dict[str, Callable[[np.random.Generator, int], Target]] = {
         smooth,
         torch_scaled,
         sklearn_scaled,
+        small,
     )
 }
 # How often each kind is drawn, in units of the number of seeds: of models with scalers at least 200.
-TIMES = {"sklearn_scaled": 6, "torch_scaled": 5}
+TIMES = {"sklearn_scaled": 6, "torch_scaled": 5, "small": 100}
 
 
 # -- runs
@@ -299,12 +371,14 @@ def cases(kinds: list[str], first: int, seeds: int) -> Iterator[Case]:
         for seed in range(first, first + seeds * TIMES.get(kind, 1)):
             for method in methods(kind, seed):
                 # TwoLayer(inputs=X) is another thing: it asks nothing else.
-                for given in (False,) if method == "TwoLayer" else (True, False):
+                for given in (False,) if method == "TwoLayer" or kind == "small" else (True, False):
                     yield Case(kind, seed, method, given)
 
 
 def methods(kind: str, seed: int) -> list[str]:
     """Auto for all, and one other method in turn."""
+    if kind == "small":
+        return [("TwoLayer", "Auto")[seed % 2]]
     if kind == "biased":
         return ["Auto", "PaperTwoLayer"]
     return ["Auto", ("Linear", "Deep", "TwoLayerFromValues", "TwoLayer")[seed % 4]] if seed < SEEDS else ["Auto"]
@@ -355,7 +429,7 @@ def _error(result: rl.Reconstruction, target: Target, points: Array) -> float:
     truth = target.oracle(points, gradients=False).values
     rounding = ROUNDING * np.finfo(offer.dtype).eps * np.abs(truth).max()
     spread = max(np.ptp(values, axis=0).max() for values in (truth, target.oracle(target.data, gradients=False).values))
-    return float(max(0.0, np.abs(result.predict(points) - truth).max() - rounding) / spread)
+    return float(max(0.0, np.abs(result.predict(points) - truth).max() - rounding) / (spread or 1.0))
 
 
 def _row(meter: rl.Metered, started: float, outcome: str, data: float | None, gaussian: float | None) -> case_rows.Row:
@@ -403,12 +477,13 @@ def _line(kind: str, method: str, given: bool, rows: list[case_rows.Row]) -> str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=KINDS, nargs="+", default=[*KINDS])
+    parser.add_argument("--only", choices=KINDS, nargs="+", default=[kind for kind in KINDS if kind != "small"])
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--rows", type=Path, default=RESULTS)
+    parser.add_argument("--rows", type=Path)
     parser.add_argument("--table", action="store_true")
     chosen = parser.parse_args()
+    chosen.rows = chosen.rows or (SMALL if chosen.only == ["small"] else RESULTS)
     if chosen.table:
         print(table(case_rows.read(chosen.rows)))
         return

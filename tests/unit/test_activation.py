@@ -49,7 +49,7 @@ def test_a_table_goes_through_its_knots():
 
 def test_a_leaky_relu_names_its_slope():
     assert str(Activation("leaky_relu", 0.25)) == "leaky_relu(0.25)"
-    assert str(Activation("leaky_relu", np.array([0.1, 0.2]))) == "leaky_relu"
+    assert str(Activation("leaky_relu", np.array([0.1, 0.2]))) == "prelu"
 
 
 @pytest.mark.parametrize("fields", [{"name": "swoosh"}, {"name": "tabulated"}, {"name": "relu", "table": _TABLE}])

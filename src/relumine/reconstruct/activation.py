@@ -106,8 +106,9 @@ class Activation:
             raise MisuseError(f"activation: a table belongs to 'tabulated' and to nothing else, got {self.name!r}")
 
     def __str__(self) -> str:
-        same = self.name == "leaky_relu" and np.ptp(self.slope) == 0
-        return f"leaky_relu({np.mean(self.slope):.6g})" if same else self.name
+        if self.name != "leaky_relu":
+            return self.name
+        return f"leaky_relu({np.mean(self.slope):.6g})" if np.ptp(self.slope) == 0 else "prelu"
 
     @property
     def parameters(self) -> Mapping[str, Array]:

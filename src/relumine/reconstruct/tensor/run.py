@@ -13,8 +13,12 @@ from relumine.reconstruct.two_layer.agreement import EXACT, TwoLayerRun
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.
 _LARGER = 4.0
 # Beyond the scale of the data units show whose boundaries lie far from it.
-_SCALES = (8.0, 64.0, 512.0)
-_FAR_POINTS = 3
+_SCALES = (8.0, 32.0, 128.0, 512.0)
+# In this many directions each, and the opposite ones: of a ReLU6 or hard tanh each side shows far out in one of them.
+# Nine points without opposites called a 20-6-3 with ReLU6 recovered of which they had not seen one unit's upper end.
+_FAR_DIRECTIONS = 1
+# Where they contradict, others are asked after mending, so often at most.
+_FAR_ROUNDS = 4
 # After this many compared points in a row whose Jacobian shows no new unit, something else is wrong.
 _IN_VAIN = 3
 
@@ -80,13 +84,19 @@ class TensorRun(TwoLayerRun):
 
     def _compare(self) -> None:
         super()._compare()
-        if self.offer.box is None:
-            self._look_far()
+        for _ in range(_FAR_ROUNDS if self.offer.box is None else 0):
+            if not self._look_far():
+                return
 
-    def _look_far(self) -> None:
-        """Far from the data, too, values must be as predicted; where they are not, Jacobians tell why."""
+    def _look_far(self) -> bool:
+        """Far from the data, too, values must be as predicted; where they are not, Jacobians tell why.
+
+        Whether that showed a unit.
+        """
+        before = self._units
         for scale in _SCALES:
-            points = self.comparison.representable(scale * self.comparison.fresh(_FAR_POINTS))
+            points = scale * self.comparison.fresh(_FAR_DIRECTIONS)
+            points = self.comparison.representable(np.concatenate([points, -points]))
             with self.meter.phase("verify"):
                 values = self.asker.oracle(points, gradients=False).values
             known = np.isfinite(values).all(axis=1)
@@ -94,6 +104,7 @@ class TensorRun(TwoLayerRun):
             misses = np.abs(self._model().values(points) - values).max(axis=1) / size
             for point in points[known & (misses > self._noise_explains)]:
                 self._explain(point)
+        return self._units > before
 
     def _explain(self, point: Array) -> bool:
         """Ask the Jacobian at a point that contradicts the model; whether that shows new units."""

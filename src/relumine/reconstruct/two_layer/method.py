@@ -7,6 +7,8 @@ import numpy as np
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.network import Network
+from relumine.reconstruct.piecewise import named
 from relumine.reconstruct.result import Outcome, Reconstruction, attempt
 from relumine.reconstruct.tensor.ordinary import OrdinaryRun
 from relumine.reconstruct.tensor.run import TensorRun
@@ -79,7 +81,10 @@ class TwoLayer:
         if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)
             outcome, remark = attempt(run.reconstruct)
-        return Reconstruction(run.clone(), outcome, meter.spent.since(before), run.evidence(remark), repr(self))
+        clone, evidence = run.clone(), run.evidence(remark)
+        if isinstance(clone, Network):
+            clone = named(clone, evidence.noise_floor or 0.0)
+        return Reconstruction(clone, outcome, meter.spent.since(before), evidence, repr(self))
 
     def _run(self, meter: Metered, rng: np.random.Generator) -> TwoLayerRun | TopRun | SmoothRun:
         offer = meter.offer
