@@ -699,6 +699,108 @@ def hostile_weights() -> Files:
         yield f"metadata_{i}.safetensors", with_header(json.dumps({**header, "__metadata__": metadata}).encode())
 
 
+# Folders of MLflow and of transformers
+
+
+@cache
+def honest_folder() -> dict[str, bytes]:
+    """A small BERT as save_pretrained writes it, with a tokenizer."""
+    from tempfile import TemporaryDirectory
+
+    from tokenizers import Tokenizer, models
+    from transformers import BertConfig, BertForSequenceClassification
+
+    config = BertConfig(
+        vocab_size=12, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8,
+        max_position_embeddings=10,
+    )  # fmt: skip
+    with TemporaryDirectory() as name:
+        BertForSequenceClassification(config).save_pretrained(name)
+        vocabulary = {"[UNK]": 1, "a": 2, "b": 3}
+        Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(f"{name}/tokenizer.json")
+        return {path.name: path.read_bytes() for path in Path(name).iterdir()}
+
+
+def hostile_folders(canary: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """(name, files by their names): each is to be refused."""
+    yield from _hostile_registries(canary)
+    yield from _hostile_classifiers(canary)
+
+
+def _hostile_registries(canary: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    bomb, run = pickle.dumps(Bomb(canary)), f"__import__('pathlib').Path({str(canary)!r}).touch()"
+    flavours = {
+        "pickle": "sklearn: {pickled_model: model.pkl, serialization_format: cloudpickle}",
+        "claims_skops": "sklearn: {pickled_model: model.skops, serialization_format: skops}",
+        "torch": "pytorch: {model_data: data}",
+        "code": f"python_function: {{loader_module: evil, code: code, run: {json.dumps(run)}}}",
+        "parent": "onnx: {data: ../folder/x}",
+        "absolute": "onnx: {data: /etc/hostname}",
+        "link": "sklearn: {pickled_model: ../link}",
+        "number": "onnx: {data: 7}",
+        "empty": "xgboost: {data: ''}",
+        "itself": "transformers: {model_binary: .}",
+        "apply": f"!!python/object/apply:os.system ['touch {canary}']",
+    }
+    files = {"model.pkl": bomb, "model.skops": bomb, "data/model.pth": bomb, "evil.py": run.encode()}
+    for name, said in flavours.items():
+        yield f"mlflow_{name}", {**files, "MLmodel": f"flavors:\n  {said}\n".encode()}
+    laughs = "\n".join(f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9) if i else 'ha'}]" for i in range(12))
+    texts = {
+        "laughs": f"{laughs}\nflavors: *l11",
+        "deep": "[" * 50_000,
+        "long": "a" * 2**21,
+        "bytes": "\x00\xff",
+        "none": "",
+    }
+    for name, text in texts.items():
+        yield f"mlflow_{name}", {"MLmodel": text.encode("latin-1")}
+
+
+def _hostile_classifiers(canary: Path) -> Iterator[tuple[str, dict[str, bytes]]]:
+    honest = honest_folder()
+    config = json.loads(honest["config.json"])
+    code = f"import pathlib; pathlib.Path({str(canary)!r}).touch()".encode()
+    changes: dict[str, dict[str, object]] = {
+        "auto_map": {"auto_map": {"AutoModelForSequenceClassification": "evil.Model", "AutoConfig": "evil.Config"}},
+        "quantised": {"quantization_config": {"quant_method": "evil", "load_in_4bit": True}},
+        "layers": {"num_hidden_layers": 10**9},
+        "wide": {"hidden_size": 2**40},
+        "wide_32": {"hidden_size": 2**18},
+        "vocabulary": {"vocab_size": 2**62},
+        "negative": {"hidden_size": -8},
+        "zero": {"num_attention_heads": 0},
+        "text": {"hidden_size": "8"},
+        "list": {"hidden_size": [8]},
+        "padding": {"pad_token_id": 10**6},
+        "no_padding": {"pad_token_id": None},
+        "other": {"architectures": ["os.system"]},
+        "several": {"architectures": ["BertForSequenceClassification", "Evil"]},
+        "type": {"model_type": "../evil"},
+        "missing": {"num_hidden_layers": 2},
+        "labels": {"id2label": {str(i): "x" for i in range(5)}},
+        "activation": {"hidden_act": "evil"},
+    }
+    for name, change in changes.items():
+        yield f"hf_{name}", {**honest, "config.json": json.dumps(config | change).encode(), "evil.py": code}
+    for name, content in {"deep": b"[" * 10**5, "long": b" " * 2**21, "list": b"[]", "cut": b'{"a'}.items():
+        yield f"hf_config_{name}", {**honest, "config.json": content}
+    bomb = pickle.dumps(Bomb(canary))
+    without = {name: content for name, content in honest.items() if name != "model.safetensors"}
+    yield "hf_pickle", {**without, "pytorch_model.bin": bomb}
+    yield "hf_disguised", {**without, "model.safetensors": bomb}
+    yield "hf_cut", {**without, "model.safetensors": honest["model.safetensors"][:-50]}
+    yield "hf_header", {**without, "model.safetensors": struct.pack("<Q", 2**40) + b"{}"}
+    yield "hf_index", {**without, "model.safetensors.index.json": b'{"weight_map": {"a": "../../etc/hostname"}}'}
+    yield "hf_adapter", {**honest, "adapter_config.json": b'{"base_model_name_or_path": "evil/model"}'}
+    for name, content in {"pickled": bomb, "deep": b"[" * 10**5, "empty": b"{}"}.items():
+        yield f"hf_tokenizer_{name}", {**honest, "tokenizer.json": content}
+    vocabulary = {f"t{i}": i for i in range(5000)}
+    tokenizer = json.loads(honest["tokenizer.json"])
+    tokenizer["model"]["vocab"] |= vocabulary
+    yield "hf_tokenizer_large", {**honest, "tokenizer.json": json.dumps(tokenizer).encode()}
+
+
 # Damaged files
 
 

@@ -71,6 +71,37 @@ for name, content in files.hostile_files(canary):
 print("tried", count)
 """
 
+FOLDERS = """
+import shutil
+folder = Path.cwd()
+canary, count = folder / "canary", 0
+
+def write(path, contents):
+    for inside, content in contents.items():
+        (path / inside).parent.mkdir(parents=True, exist_ok=True)
+        (path / inside).write_bytes(content)
+
+write(folder / "honest", files.honest_folder())
+load(str(folder / "honest"))  # what is refused below is not refused for being a folder
+for name, contents in files.hostile_folders(canary):
+    path = folder / name
+    write(path, contents)
+    try:
+        load(str(path))
+        print(name, "was loaded")
+    except rl.TargetError as error:
+        if name not in str(error) or len(str(error)) < len(str(path)) + 20 or "MemoryError" in str(error):
+            print(name, "no reason in", error)
+    except BaseException as error:
+        print(name, type(error).__name__, error)
+    if canary.exists():
+        print(name, "ran")
+        canary.unlink()
+    shutil.rmtree(path)
+    count += 1
+print("tried", count)
+"""
+
 DAMAGED = """
 refused = 0
 for ending in files.ENDINGS:
@@ -100,6 +131,12 @@ def test_hostile_files_are_refused_with_a_reason_within_2_gb_and_30_s_and_do_not
     *wrong, tried = said_by(HOSTILE)
     assert not wrong
     assert int(tried.split()[-1]) >= 300
+
+
+def test_hostile_folders_are_refused_with_a_reason_within_2_gb_and_30_s_and_do_nothing(folder):
+    *wrong, tried = said_by(FOLDERS)
+    assert not wrong
+    assert int(tried.split()[-1]) >= 45
 
 
 def test_damaged_files_do_not_crash_the_process(folder):
