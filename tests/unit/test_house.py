@@ -21,12 +21,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 ARROWS = {
     "errors": set(),
     "text": set(),
+    "device": set(),
     "oracle": {"oracle", "errors", "text"},
     "explain": {"explain", "oracle", "errors", "text"},
     "defend": {"defend", "explain", "oracle", "errors", "text"},
-    "reconstruct": {"reconstruct", "explain", "oracle", "errors", "text"},
+    "reconstruct": {"reconstruct", "explain", "oracle", "device", "errors", "text"},
     "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors", "text"},
-    "jobs": {"jobs", "errors", "text"},
+    "jobs": {"jobs", "device", "errors", "text"},
     "audit": {
         *("audit", "console", "jobs", "measures", "study", "targets", "endpoints", "zoo", "probe", "defend", "adapt"),
         *("reconstruct", "explain", "oracle", "errors", "text"),

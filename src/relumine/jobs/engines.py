@@ -24,10 +24,13 @@ from relumine.text import one_line
 A = TypeVar("A")
 R = TypeVar("R")
 
+# How often a job is started again whose process or machine died; one that eats all memory would go on for ever.
+_STARTED_AGAIN = 1
+
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 # What decides where data and targets are found; a worker must see the same as its parent.
-_PLACES = ("RELUMINE_DATA", "RELUMINE_CACHE")
+_PLACES = ("RELUMINE_DATA", "RELUMINE_CACHE", "RELUMINE_DEVICE")
 
 
 @dataclass(frozen=True)
@@ -199,7 +202,8 @@ class RayCluster:
     """The Ray cluster at ``address``, or one of ``workers`` processes that is started here on the loopback interface.
 
     On a cluster every machine needs this version of relumine and, for MNIST and CIFAR10, the data; jobs at a time are
-    limited to ``workers``, or else to the cluster's CPUs.
+    limited to ``workers``, or else to the cluster's CPUs. GPUs are shared by the jobs of a time. A job whose worker or
+    machine is lost is started again elsewhere, once.
     """
 
     def __init__(self, workers: int | None = None, address: str | None = None) -> None:
@@ -208,6 +212,7 @@ class RayCluster:
         self._limited = workers is not None
         self._address = address
         self._started = False
+        self._gpus = 0.0
 
     def __enter__(self) -> Self:
         ray = _ray(at_home=self._address is None)
@@ -216,6 +221,7 @@ class RayCluster:
             self._started = True
         if not self._limited:
             self.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._gpus = gpu_share(ray.cluster_resources().get("GPU", 0), self.workers)
         return self
 
     def _start(self, ray: Any) -> None:
@@ -242,7 +248,7 @@ class RayCluster:
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
         """Keep as many jobs in the cluster as there are workers."""
         ray = _ray()
-        remote = ray.remote(num_cpus=1, max_retries=0)(_done)
+        remote = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=_STARTED_AGAIN)(_done)
         waiting = iter(arguments)
         busy: dict[Any, A] = {}
         while True:
@@ -257,6 +263,11 @@ class RayCluster:
                 except ray.exceptions.RayError as error:
                     result = Lost(f"{one_line(error)}")
                 yield argument, result
+
+
+def gpu_share(gpus: float, workers: int) -> float:
+    """Of a GPU, what each of ``workers`` jobs gets where there are ``gpus``, so that all fit: a whole one or 1 / n."""
+    return 0.0 if gpus < 1 else 1.0 / -(-workers // int(gpus))
 
 
 def _ray(*, at_home: bool = False) -> Any:

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from relumine import __version__
+from relumine.device import device
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ def provenance(seconds: float) -> Provenance:
 def versions() -> dict[str, str]:
     """Of what results depend on."""
     libraries = {name: version(name) for name in ("torch", "numpy")}
-    return {"relumine": __version__, **libraries, "python": platform.python_version()}
+    gpu = {} if (where := device()) == "cpu" else {"device": where}
+    return {"relumine": __version__, **libraries, "python": platform.python_version(), **gpu}
 
 
 @lru_cache(maxsize=1)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import relumine
+from relumine.device import device
 from relumine.errors import MisuseError
 from relumine.zoo.cache import cache_folder, replacing
 from relumine.zoo.data import Examples, Split
@@ -184,7 +185,9 @@ def _train(
     examples = split.train
     if not len(examples) or not 0 <= examples.labels.min() <= examples.labels.max() < split.classes:
         raise MisuseError(f"trained: expected examples with labels from 0 to {split.classes - 1}")
-    inputs, labels = torch.from_numpy(examples.inputs), torch.from_numpy(examples.labels)
+    where = device()
+    module.to(where)
+    inputs, labels = torch.from_numpy(examples.inputs).to(where), torch.from_numpy(examples.labels).to(where)
     if inputs.ndim == 4:  # on CPUs convolutions train up to twice as fast in this layout
         inputs = inputs.to(memory_format=torch.channels_last)
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -203,13 +206,14 @@ def _train(
         schedule.step()
         if step % 20 == 0 or step == settings.steps:
             _report(step, settings, loss.item(), watch)
+    module.to("cpu")
     module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     module.eval()
 
 
 def _mirrored(images: Tensor, rng: np.random.Generator) -> Tensor:
     """Each image left-right mirrored with probability ½."""
-    chance = torch.from_numpy(rng.random(len(images)) < 0.5).reshape(-1, *[1] * (images.ndim - 1))
+    chance = torch.from_numpy(rng.random(len(images)) < 0.5).reshape(-1, *[1] * (images.ndim - 1)).to(images.device)
     return torch.where(chance, images.flip(-1), images)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from relumine.device import device
 from relumine.errors import BudgetError, MisuseError
 from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle
@@ -146,6 +147,8 @@ class GradientMatching:
         from relumine.reconstruct.matching.loss import matching
         from relumine.reconstruct.matching.student import StudentClone
 
+        for member in members:
+            member.to(device())
         like = next(members[0].parameters()).detach()
         logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
         asked = logits or Queried(offer, inputs, answer)
@@ -175,6 +178,8 @@ class GradientMatching:
 
             kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
             gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
+        for member in members:
+            member.to("cpu")
         clone = StudentClone(tuple(members), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
             verification_gap=max((gap for gap in gaps if gap is not None), default=None),
