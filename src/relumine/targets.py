@@ -28,6 +28,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
@@ -345,22 +347,33 @@ def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
         raise TargetError(
             f"{folder}: expected --input-shape with the most tokens of a text, up to {model.longest}, got {shape}"
         )
-    if options.gradients not in (None, "none"):
-        raise TargetError(
-            f"{folder}: tokens have no gradients, an audit has levels of attributions; leave --gradients out"
-        )
     if model.tokenizer is not None:
         model.tokenizer.enable_truncation(shape[0])
     encode = None if model.tokenizer is None else model.encode
     said = {} if options.values is None else {"values": options.values}
     try:
-        return TokenOracle(
+        oracle = TokenOracle(
             model.module,
             model.embedding,
             padding=model.padding,
             longest=shape[0],
             encode=encode,
             class_names=model.class_names,
+            **said,
+        )
+        if options.gradients in (None, "none"):
+            return oracle
+        from relumine.oracle.embedded import EmbeddingOracle
+
+        return EmbeddingOracle(
+            model.embedded,
+            ids=oracle.encode,
+            filled=oracle.filled,
+            table=model.embedding.weight.detach().numpy().astype(np.float64),
+            padding=model.padding,
+            longest=shape[0],
+            class_names=model.class_names,
+            gradients=options.gradients,
             **said,
         )
     except RelumineError as error:

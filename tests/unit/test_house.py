@@ -38,7 +38,13 @@ ARROWS = {
 # The parts of oracle/ that hold a network: for reconstruct they do not exist.
 TARGETS = {
     *("relumine.oracle.torch", "relumine.oracle.sklearn", "relumine.oracle.boosted", "relumine.oracle.predictor"),
-    *("relumine.oracle.http.oracle", "relumine.explain.oracle", "relumine.oracle.tokens", "relumine.explain.tokens"),
+    *(
+        "relumine.oracle.http.oracle",
+        "relumine.explain.oracle",
+        "relumine.oracle.tokens",
+        "relumine.oracle.embedded",
+        "relumine.explain.tokens",
+    ),
 }
 
 # Holds a torch module for reconstruct: the public backbone of a target, never the target.
@@ -50,6 +56,7 @@ TORCH_BOUND = (
     *(
         "oracle/torch.py",
         "oracle/tokens.py",
+        "oracle/embedded.py",
         "explain/",
         "formats/",
         "reconstruct/export/torch.py",

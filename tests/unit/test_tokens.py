@@ -156,6 +156,23 @@ def test_attributions_take_fewer_queries_than_values(oracle, seed):
     assert agreements(oracle, 300, seed)["label"] > 0.85
 
 
+def test_with_a_public_embedding_table_embeddings_are_inputs_with_gradients(folder, oracle):
+    embedded = load_target(str(folder / "bert"), gradients="all")
+    assert (embedded.offer.inputs, embedded.offer.gradients) == ((19, 16), "all")
+    sentences = texts(30, seed=6)[0]
+    ids, rows = oracle.encode(sentences), embedded.encode(sentences)
+    np.testing.assert_array_equal(rows, embedded.filled([row[row != 0].astype(int).tolist() for row in ids]))
+    answer = embedded(rows, gradients=True)
+    np.testing.assert_allclose(answer.values, oracle(ids, gradients=False).values, atol=1e-5)
+    summed = (rows[:, None] * answer.jacobians).reshape(30, 2, 19, 16).sum(axis=3)
+    np.testing.assert_allclose(summed, oracle.attributions(ids, "input-times-gradient"), atol=1e-4)
+    pool, test = (embedded.encode(texts(count, seed=200 + count)[0]) for count in (50, 400))
+    linear = next(one for one in attacks_for("logits", LEVELS["logits"].of(embedded).offer) if "linear" in one.key.name)
+    clone = linear(Metered(LEVELS["logits"].of(embedded), budget=50), 50, 0, pool.reshape(50, 19, 16))
+    truth = embedded(test, gradients=False).values.argmax(axis=1)
+    assert np.mean(clone.predict(test).argmax(axis=1) == truth) > 0.78
+
+
 def test_ids_in_an_npz_file_are_data_too(folder, oracle, tmp_path):
     rows = [row[row != 0].astype(np.uint8) for row in oracle.encode(texts(30, seed=5)[0])]
     short = np.array([row[:5] for row in rows])
@@ -170,8 +187,6 @@ def test_ids_in_an_npz_file_are_data_too(folder, oracle, tmp_path):
 def test_what_is_asked_wrongly_is_said(folder, oracle, tmp_path):
     with pytest.raises(rl.MisuseError, match="token ids"):
         rl.Auto()(oracle, rng=0)
-    with pytest.raises(rl.TargetError, match="levels of attributions"):
-        load_target(str(folder / "bert"), gradients="all")
     with pytest.raises(rl.TargetError, match="most tokens of a text, up to 19"):
         load_target(str(folder / "bert"), input_shape=(64,))
     (tmp_path / "two.csv").write_text("a,b\nx,y\n")

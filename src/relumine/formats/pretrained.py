@@ -39,6 +39,7 @@ class TextModel:
     """A text classifier.
 
     module:      ids and their mask to logits
+    embedded:    n×L×E embeddings, 0 for padding, to logits
     embedding:   the part that embeds tokens
     tokenizer:   None where the folder has none
     padding:     the id that fills texts up
@@ -47,6 +48,7 @@ class TextModel:
     """
 
     module: "torch.nn.Module"
+    embedded: "torch.nn.Module"
     embedding: "torch.nn.Embedding"
     tokenizer: Any
     padding: int
@@ -262,11 +264,11 @@ def _text_model(folder: Path, module: Any) -> TextModel:
     names = tuple(str(named.get(i, i)) for i in range(len(named)))
     if tokenizer is not None:
         tokenizer.enable_truncation(max(1, min(LONGEST, longest)))
-    return TextModel(_logits(module), embedding, tokenizer, padding, max(1, min(LONGEST, longest)), names)
+    return TextModel(*_logits(module), embedding, tokenizer, padding, max(1, min(LONGEST, longest)), names)
 
 
-def _logits(model: "torch.nn.Module") -> "torch.nn.Module":
-    """Ids and mask to logits."""
+def _logits(model: "torch.nn.Module") -> "tuple[torch.nn.Module, torch.nn.Module]":
+    """Ids and mask to logits, and embeddings to logits."""
     import torch
 
     class Texts(torch.nn.Module):
@@ -278,7 +280,14 @@ def _logits(model: "torch.nn.Module") -> "torch.nn.Module":
             logits: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).logits
             return logits
 
-    return Texts().eval()
+    class Embedded(Texts):
+        def forward(self, embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            mask = (embeddings != 0).any(dim=2).long()
+            mask[:, 0] = 1
+            logits: torch.Tensor = self.model(inputs_embeds=embeddings, attention_mask=mask).logits
+            return logits
+
+    return Texts().eval(), Embedded().eval()
 
 
 @contextmanager
