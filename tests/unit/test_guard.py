@@ -241,6 +241,12 @@ def test_clients_are_told_apart_by_a_header():
     assert [ask("a"), ask("b"), ask("a"), ask(), ask("c", "d")] == [200, 200, 429, 401, 401]
 
 
+@pytest.mark.parametrize("name", ["", "X Bad", "Ж", "a:b"])
+def test_what_no_header_is_called_is_refused(name):
+    with pytest.raises(rl.MisuseError, match="--client-header: expected the name of a header"):
+        Keys([], header=name)
+
+
 def test_a_token_for_the_guard_is_not_shown_to_the_application(tmp_path):
     (tmp_path / "keys.toml").write_text('[alice]\ntoken = "alice-secret-token"\n')
     app = Speaking(ENDPOINT, PROBLEM.oracle)

@@ -10,6 +10,7 @@ The key file is TOML, a table per key:
 import hashlib
 import hmac
 import ipaddress
+import re
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ class Keys:
     def __init__(self, keys: list[Key], *, budget: int | None = None, header: str | None = None) -> None:
         if budget is not None and budget < 1:
             raise MisuseError(f"budget: expected at least 1 row, got {budget}")
+        if header is not None and not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", header, re.ASCII):
+            raise MisuseError(f"--client-header: expected the name of a header, such as X-API-Key, got {header!r}")
         self._keys = keys
         self._budget = budget
         self.header = "authorization" if header is None and keys else header and header.lower()
