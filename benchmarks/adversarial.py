@@ -236,8 +236,13 @@ def small(rng: np.random.Generator, seed: int) -> Target:
     # Others than ReLU in three of ten; their kinks and bends lie where inputs are.
     activation = SMOOTH[int(rng.integers(len(SMOOTH)))] if rng.uniform() < 0.3 else nn.ReLU()
     values: ValueKind = "real" if K == 1 else ("logits", "probabilities", "real")[int(rng.integers(3))]
-    data = rng.standard_normal((GIVEN, d))
-    return Target(asked(Small(hidden, activation, outer, skip), d, values), data)
+    try:
+        oracle = asked(Small(hidden, activation, outer, skip), d, values)
+    except (
+        rl.MisuseError
+    ):  # scaled so much that it is saturated nearly everywhere: its gradients are refused as cut off
+        return small(rng, seed)
+    return Target(oracle, rng.standard_normal((GIVEN, d)))
 
 
 def _degenerate(rng: np.random.Generator, hidden: nn.Linear, outer: nn.Linear) -> None:
