@@ -26,8 +26,8 @@ _FIRST = 1e-3
 _SLOWER, _FASTER = 0.85, 1.2
 # A window may show this part of as many units as there are inputs.
 _FILL = 0.95
-# After this many queries known units are fitted once more, to the answers of this many.
-_REFINED, _BEHIND = 20, 100
+# After this many queries known units are fitted once more.
+_REFINED = 20
 # Fewer points tell nothing apart.
 _LEAST = 4
 
@@ -49,7 +49,7 @@ class Walk:
             self._go_on()
             self._asked += 1
             if self._asked % _REFINED == 0:
-                self._search.refine(self.cluster.members[-_BEHIND:])
+                self._search.refine(self.cluster.members)
 
     def _go_on(self) -> None:
         place, at = self._ask()
