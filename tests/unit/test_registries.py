@@ -81,6 +81,18 @@ def test_every_address_of_a_model_is_the_same_model(in_store):
     assert len({fingerprint(address) for address in (*addresses, str(folder))}) == 1
 
 
+def test_a_registry_in_a_database_is_asked_by_mlflow(in_store, tmp_path, monkeypatch):
+    from mlflow import MlflowClient
+
+    (folder,) = (path.parent.resolve() for path in Path("mlruns").rglob("MLmodel"))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")  # MLflow's default kind of store
+    client = MlflowClient()
+    client.create_registered_model("flowers")
+    client.create_model_version("flowers", f"file://{folder}")
+    values = load_target("models:/flowers/1")(X, gradients=False).values
+    np.testing.assert_allclose(values, MODEL.predict_proba(X), atol=1e-12)
+
+
 def test_what_is_pickled_is_refused_with_advice(in_store, tmp_path):
     with pytest.raises(rl.TargetError, match=r"sklearn flavour is pickled .*skops.*mlflow models serve"):
         load_target("pickled")
