@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from relumine.probe.findings import Findings as Findings
     from relumine.probe.preflight import Probe as Probe
     from relumine.reconstruct.auto import Auto as Auto
+    from relumine.reconstruct.convolutional.method import Convolutional as Convolutional
     from relumine.reconstruct.deep.method import Deep as Deep
     from relumine.reconstruct.head.method import Head as Head
     from relumine.reconstruct.linear import Linear as Linear
@@ -89,6 +90,7 @@ _HOMES = {
     "probe.findings": "Findings",
     "probe.preflight": "Probe",
     "reconstruct.auto": "Auto",
+    "reconstruct.convolutional.method": "Convolutional",
     "reconstruct.deep.method": "Deep",
     "reconstruct.head.method": "Head",
     "reconstruct.linear": "Linear",

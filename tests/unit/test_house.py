@@ -63,6 +63,7 @@ TORCH_BOUND = (
         "zoo/",
         PUBLIC_PART,
     ),
+    "reconstruct/convolutional/torch_module.py",
     *(f"reconstruct/matching/{part}.py" for part in _MATCHING),
 )
 

@@ -1,0 +1,140 @@
+"""Channels: kernels and biases that several sightings agree on.
+
+Weight sharing is the proof. A sighting leaves its channel's kernel w in a small subspace of all kernels; two such
+subspaces of different channels, or of what is no unit of this layer, have no common vector, unless by chance.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.convolutional.layers import Geometry
+from relumine.reconstruct.convolutional.sightings import Sighting, unit_rows
+
+# A common vector of two subspaces is proved by so many more dimensions than they need.
+_MARGIN = 3
+# So many sightings make a channel; two may agree by chance where images are small.
+_SIGHTINGS = 3
+# A vector of which less than this part is seen is not seen.
+_SHOWN = 0.1
+# A unit that takes part in a max-pool is on, and its neighbours are below it: so many votes more for one orientation.
+_VOTES = 1.0
+
+
+@dataclass(eq=False)
+class Channel:
+    """``weights``: kernel and bias (t+1 numbers, of length one), on where positive; ``seen``: its sightings."""
+
+    weights: Array
+    seen: list[Sighting] = field(default_factory=list)
+    oriented: bool = False
+
+    @property
+    def biased(self) -> bool:
+        """Whether its bias is known, which max-pools do not show."""
+        return any(not one.pooled for one in self.seen)
+
+    def fits(self, sighting: Sighting, tolerance: float) -> bool:
+        """Whether this is one more sighting of it, and not one that shows nothing of it."""
+        free = sighting.free if self.biased and not sighting.pooled else _with_bias(sighting.free)
+        shown = self.weights - free @ (free.T @ self.weights)
+        size = float(np.linalg.norm(shown))
+        particular = sighting.particular - free @ (free.T @ sighting.particular)
+        length = float(np.linalg.norm(particular))
+        if size < _SHOWN or length < _SHOWN:
+            return False
+        particular /= length
+        return float(np.linalg.norm(shown - particular * (particular @ shown))) < tolerance * size
+
+    def refit(self) -> None:
+        """The vector that all sightings agree on, in the sense of least squares."""
+        total = np.zeros((len(self.weights),) * 2)
+        for one in self.seen:
+            basis = one.basis(bias=True)
+            total += np.eye(len(self.weights)) - basis @ basis.T
+        total[-1, -1] += 0.0 if self.biased else 1.0
+        vector = np.linalg.eigh(total)[1][:, 0]
+        self.weights = vector * np.sign(vector[:-1] @ self.weights[:-1])
+
+
+class Channels:
+    """The channels of one layer, as they are found."""
+
+    def __init__(self, geometry: Geometry, tolerance: float) -> None:
+        self.geometry = geometry
+        self.tolerance = tolerance
+        self.found: list[Channel] = []
+        self.unexplained: list[Sighting] = []
+
+    @property
+    def complete(self) -> list[Channel]:
+        """Those of which kernel and bias are known."""
+        return [channel for channel in self.found if channel.biased and len(channel.seen) >= _SIGHTINGS]
+
+    def add(self, sightings: Iterable[Sighting]) -> None:
+        """Put new sightings to the channels that they show, and look for new channels among the others."""
+        for one in sightings:
+            if self._explained(one):
+                continue
+            channel = next((new for other in self.unexplained if (new := common(one, other, self.tolerance))), None)
+            self.unexplained.append(one)
+            if channel is not None:
+                self.found.append(channel)
+                others = [other for other in self.unexplained if all(other is not seen for seen in channel.seen)]
+                self.unexplained = [other for other in others if not self._explained(other)]
+
+    def _explained(self, sighting: Sighting) -> bool:
+        for channel in self.found:
+            if channel.fits(sighting, self.tolerance):
+                known = channel.biased
+                channel.seen.append(sighting)
+                if channel.biased and not known:
+                    channel.refit()
+                return True
+        return False
+
+    def orient(self) -> None:
+        """Turn every channel so that it is on where it is positive, as far as max-pools show."""
+        for channel in self.found:
+            channel.refit()
+            votes = sum(_vote(self.geometry, one, channel.weights) for one in channel.seen)
+            channel.weights = channel.weights * (-1.0 if votes < 0 else 1.0)
+            channel.oriented = abs(votes) > _VOTES
+
+
+def common(first: Sighting, second: Sighting, tolerance: float) -> Channel | None:
+    """The channel that both show: the one vector of both subspaces, if there is just one."""
+    if first.change is second.change or not (first.sure and second.sure):
+        return None
+    bias = not (first.pooled and second.pooled)
+    a, b = first.basis(bias=bias), second.basis(bias=bias)
+    if a.shape[1] + b.shape[1] > len(a) - _MARGIN:
+        return None
+    left, sizes, _ = np.linalg.svd(a.T @ b)
+    if int((sizes > 1 - tolerance**2).sum()) != 1:
+        return None
+    channel = Channel(a @ left[:, 0])
+    channel.seen = [one for one in (first, second) if channel.fits(one, tolerance)]
+    return channel if len(channel.seen) == 2 else None
+
+
+def _with_bias(free: Array) -> Array:
+    """An orthonormal basis of this space and the bias."""
+    others = free.copy()
+    others[-1] = 0.0
+    left, sizes, _ = np.linalg.svd(others, full_matrices=False)
+    return np.hstack([left[:, sizes > _SHOWN], np.eye(len(free))[:, -1:]])
+
+
+def _vote(geometry: Geometry, sighting: Sighting, weights: Array) -> float:
+    """+1 if the pre-activations around this max-pool are as they must be, −1 if they are so the other way around."""
+    if geometry.stage.pool is None or geometry.stage.pool.kind != "max":
+        return 0.0
+    (cell,) = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)][:1]
+    others = [int(i) for i in cell if i >= 0 and i not in sighting.places]
+    value = {i: float(unit_rows(geometry, sighting.change.around, (i,))[:, -1] @ weights) for i in cell if i >= 0}
+    if sighting.pooled:
+        return float(np.sign(np.mean([value[i] for i in sighting.places])))
+    return -float(np.sign(np.mean([value[i] for i in others]))) if others else 0.0

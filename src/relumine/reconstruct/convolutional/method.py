@@ -1,0 +1,264 @@
+"""Convolutional: convolutional networks from gradients of all outputs."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from relumine.errors import MisuseError
+from relumine.oracle.base import Array, Offer, Oracle
+from relumine.oracle.logits import LogitLink
+from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.convolutional.channels import Channels
+from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
+from relumine.reconstruct.convolutional.dense import Dense, Pulled, dense_layers, pulled
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape, Stage
+from relumine.reconstruct.convolutional.segments import Segments, texture
+from relumine.reconstruct.convolutional.sightings import Change, Observation, sightings_in
+from relumine.reconstruct.noise import Noise, noise_in
+from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
+from relumine.reconstruct.verification import TOLERANCE, Met, met
+from relumine.reconstruct.verification.domain import Domain
+
+if TYPE_CHECKING:
+    import torch
+
+# How much two directions may differ that are the same, by the precision of the answers.
+_TOLERANCE = {"float64": 1e-6, "float32": 3e-3}
+# So many segments in a row without anything new end the search for channels.
+_PATIENCE = 150
+# Every so many of them are spent on a bias that is missing.
+_LOWERED = 6
+# Points at first for the dense layers, more of them at a time, and how often.
+_POINTS, _MORE, _ROUNDS = 24, 6, 12
+# Images to choose from, and the points at which every feature should be on: more than units by outputs.
+_IMAGES, _SEEN = 60, 10
+# Of a piece in terms of features, relative: least squares over hundreds of features loses some digits.
+_LOST = 1e4
+# Largest gap of a recovered clone in float64: several least squares follow each other. A unit that is missing was
+# seen to leave 1e-5 or more.
+_GAP = 1e-7
+# So often a clone is mended at points where it is wrong, and so many of them are asked at a time.
+_MENDED, _WRONG = 8, 3
+# Each with a point beside it, this part of its size away, since units that switched together are to be told apart.
+_BESIDE = 0.3
+
+
+@dataclass(frozen=True)
+class Convolutional:
+    """Reconstruct convolutions, ReLUs, pools and dense layers exactly, from gradients of all outputs.
+
+    architecture: a torch module whose convolutions and pools are like the target's (its parameters do not matter), or
+        a tuple of ``Stage``
+    inputs: the owner's inputs, n×d or n×shape: where to search besides, and where a clone must be right
+    limit: give up after this many gradient queries
+    """
+
+    architecture: "torch.nn.Module | tuple[Stage, ...]" = field(repr=False)
+    inputs: Array | None = field(default=None, repr=False, compare=False)
+    limit: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.limit < 10:
+            raise MisuseError(f"Convolutional: expected limit >= 10, got {self.limit}")
+
+    def __call__(self, oracle: Oracle, rng: int | np.random.Generator | None = None) -> Reconstruction:
+        shape = _checked(oracle.offer)
+        stages = _stages(self.architecture, shape)
+        meter = metered(oracle)
+        before = meter.spent
+        domain = Domain.as_they_are(oracle.offer, self.inputs)
+        run = _Run(self, stages, shape, meter, domain, np.random.default_rng(rng))
+        outcome, remark = attempt(run.reconstruct)
+        proved = ConvolutionalNetwork(run.front) if outcome is not Outcome.RECOVERED and run.front.layers else None
+        return Reconstruction(run.clone, outcome, meter.spent.since(before), run.evidence(remark), repr(self), proved)
+
+
+def _checked(offer: Offer) -> Shape:
+    if offer.gradients != "all" or offer.values in ("label", "none"):
+        raise MisuseError(
+            f"Convolutional needs values and gradients of all outputs; the oracle offers values={offer.values!r}, "
+            f"gradients={offer.gradients!r}"
+        )
+    if len(offer.inputs) != 3:
+        raise MisuseError(f"Convolutional: expected images (channels, height, width), got inputs {offer.inputs}")
+    if offer.outputs < 3:
+        raise MisuseError(f"Convolutional: expected 3 outputs or more, whose changes tell units; got {offer.outputs}")
+    return offer.inputs[0], offer.inputs[1], offer.inputs[2]
+
+
+def _stages(architecture: "torch.nn.Module | tuple[Stage, ...]", shape: Shape) -> tuple[Stage, ...]:
+    if isinstance(architecture, tuple):
+        return architecture
+    from relumine.reconstruct.convolutional.torch_module import stages_of
+
+    return stages_of(architecture, shape)
+
+
+class _Run:
+    """The state of one reconstruction."""
+
+    def __init__(
+        self,
+        settings: Convolutional,
+        stages: tuple[Stage, ...],
+        shape: Shape,
+        meter: Metered,
+        domain: Domain,
+        rng: np.random.Generator,
+    ) -> None:
+        self.settings, self.stages, self.shape = settings, stages, shape
+        self.meter, self.domain, self.rng = meter, domain, rng
+        self.oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
+        self.front = Front(shape)
+        self.clone: ConvolutionalNetwork | None = None
+        self.noise: Noise | None = None
+        self.met: Met | None = None
+        self.asked = 0
+        self.segments = Segments(shape, self.ask, self.start, self.error, rng)
+        self.scale = float(domain.samples.std()) if len(domain.samples) else 1.0
+
+    # -- asking
+
+    def ask(self, point: Array) -> Observation:
+        """The target at this point, as logits."""
+        if self.asked >= self.settings.limit:
+            raise Stop(Outcome.INCOMPLETE, f"{self.report()}; {self.asked:,} gradient queries are the limit")
+        at = self.domain.representable(point)
+        self.asked += 1
+        answer = self.oracle(at[None], gradients=True)
+        if np.isnan(answer.values).any():
+            raise Stop(Outcome.SATURATED)
+        self.noise = self.noise or noise_in(answer.jacobians.ravel(), self.meter.offer.dtype)
+        return Observation(at, answer.values[0], answer.jacobians[0])
+
+    def start(self) -> tuple[Array, Array]:
+        """A random image; every second one is the owner's, where there are any, with a texture on top."""
+        image, strength = texture(self.shape, self.rng)
+        image, strength = image * self.scale, strength * self.scale
+        if len(self.domain.samples) and self.rng.integers(2):
+            image = self.domain.samples[self.rng.integers(len(self.domain.samples))] + 0.1 * image
+        return image, strength
+
+    def error(self, seen: Observation) -> float:
+        """How much a piece like this may change where nothing switched."""
+        assert self.noise is not None
+        piece = seen.piece(seen.point)
+        return self.noise.of(float(np.linalg.norm(piece)), piece.size)
+
+    @property
+    def tolerance(self) -> float:
+        assert self.noise is not None
+        return _TOLERANCE["float32" if self.noise.floor > 1e-12 else "float64"]
+
+    # -- layers
+
+    def reconstruct(self) -> None:
+        """Layer after layer, then the dense ones, then the comparison."""
+        with self.meter.phase("calibrate"):
+            self.segments.next(self.front)
+        for stage in self.stages:
+            with self.meter.phase(f"convolution {len(self.front.layers) + 1}"):
+                self.front = self.front.and_(self.layer(Geometry(stage, self.front.outputs)))
+        self.finish()
+
+    def layer(self, geometry: Geometry) -> Layer:
+        """The layer of this geometry behind the front."""
+        channels = Channels(geometry, self.tolerance)
+        for change in self.segments.again(self.front):
+            channels.add(sightings_in(self.front, geometry, change, self.tolerance))
+        wanted, futile = geometry.stage.channels, 0
+        while (wanted is None or len(channels.complete) < wanted) and futile < _PATIENCE:
+            before = len(channels.found), len(channels.complete)
+            for change in self.changes(channels, futile):
+                channels.add(sightings_in(self.front, geometry, change, self.tolerance))
+            self.meter.found(sum(len(layer.kernels) for layer in self.front.layers) + len(channels.found))
+            futile = futile + 1 if before == (len(channels.found), len(channels.complete)) else 0
+        channels.orient()
+        found = channels.complete
+        whole = len(found) == len(channels.found) == (wanted or len(found)) and all(one.oriented for one in found)
+        if not found or not whole:
+            of = "" if wanted is None else f" of {wanted}"
+            raise Stop(Outcome.INCOMPLETE, f"{self.report()}; of the next one {len(found)}{of} channels were found")
+        weights = np.array([channel.weights for channel in found])
+        return Layer(geometry, weights[:, :-1], weights[:, -1])
+
+    def changes(self, channels: Channels, futile: int) -> list[Change]:
+        """What to look at next: a segment; or, where a bias is missing, now and then the way to where it shows."""
+        pending = [channel for channel in channels.found if not channel.biased]
+        if pending and (len(channels.found) == channels.geometry.stage.channels or futile % _LOWERED == _LOWERED - 1):
+            channels.orient()
+            return self.segments.lowering(self.front, channels.geometry, pending[0].weights)
+        return [self.segments.next(self.front)]
+
+    def report(self) -> str:
+        """How far it came."""
+        sizes = ", ".join(str(len(layer.kernels)) for layer in self.front.layers)
+        return f"proved convolutional layers: {sizes + ' channels' if sizes else 'none'}"
+
+    # -- dense layers and comparison
+
+    def finish(self) -> None:
+        """Dense layers until they explain all answers, then the comparison; where it fails, points are added."""
+        seen = [pulled(self.front, start) for start in self.segments.starts]
+        with self.meter.phase("dense"):
+            for _ in range(_POINTS):
+                self.more(seen, self.telling(seen))
+            found = self.dense(seen)
+        for _ in range(_MENDED):
+            self.clone = _clone(self.front, found, self.meter.offer)
+            with self.meter.phase("verify"):
+                tolerance = max(TOLERANCE[self.meter.offer.dtype], _GAP)
+                self.met = met(self.clone, self.meter, self.domain, self.rng, tolerance)
+            if not self.met.wrong:
+                return
+            misses = np.abs(self.clone.predict(self.met.points) - self.met.values).max(axis=1)
+            with self.meter.phase("mend"):
+                for i in np.argsort(-misses)[:_WRONG]:
+                    point = self.met.points[i]
+                    self.more(seen, point)
+                    self.more(seen, point + _BESIDE * float(point.std()) * texture(self.shape, self.rng)[0])
+                found = self.dense(seen)
+        raise Stop(Outcome.NOT_VERIFIED, self.report())
+
+    def telling(self, seen: list[Pulled]) -> Array:
+        """Of many images the one that has most features on which were on at few points so far."""
+        images = np.array([self.start()[0] for _ in range(_IMAGES)])
+        on = ConvolutionalNetwork(self.front).logits(images) > 0
+        counts = np.sum([one.on[:-1] for one in seen], axis=0) if seen else np.zeros(on.shape[1])
+        best: Array = images[int(np.argmax(on @ np.maximum(_SEEN - counts, 0.1)))]
+        return best
+
+    def more(self, seen: list[Pulled], point: Array) -> None:
+        """One more observation in terms of features."""
+        seen.append(pulled(self.front, self.ask(point)))
+
+    def dense(self, seen: list[Pulled]) -> Dense:
+        """The dense layers, with as many more points as it takes."""
+        assert self.noise is not None
+        error = _LOST * self.noise.floor
+        for _ in range(_ROUNDS):
+            found = dense_layers(seen, error, self.rng)
+            if found is not None:
+                return found
+            for _ in range(_MORE):
+                self.more(seen, self.telling(seen))
+        raise Stop(Outcome.INCOMPLETE, f"{self.report()}; dense layers were not found at {len(seen)} points")
+
+    def evidence(self, remark: str) -> Evidence:
+        """What the outcome rests on."""
+        floor = self.noise.floor if self.noise else None
+        if self.met is None:
+            return Evidence(noise_floor=floor, remark=remark)
+        return Evidence(noise_floor=floor, remark=remark).and_met(self.met.gap, len(self.met.points), self.met.where)
+
+
+def _clone(front: Front, dense: Dense, offer: Offer) -> ConvolutionalNetwork:
+    features = prod(front.outputs)
+    constant = dense.linear[:, -1]
+    if not len(dense.rows):
+        return ConvolutionalNetwork(front, (dense.linear[:, :features],), (constant,), None, offer.values)
+    skip = None if dense.plain else dense.linear[:, :features]
+    weights, biases = (dense.rows[:, :-1], dense.outputs), (dense.rows[:, -1], constant)
+    return ConvolutionalNetwork(front, weights, biases, skip, offer.values)

@@ -1,0 +1,125 @@
+"""Segments: pairs of points so close that fewer unknown units switch between them than there are outputs."""
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.ndimage import gaussian_filter
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Indices, Shape
+from relumine.reconstruct.convolutional.sightings import Change, Observation, change_between, unit_rows
+
+# Points on a segment: one more than pairs. More save a query in so many, fewer see more different images.
+_POINTS = 4
+# The first step, relative to the image; it is adapted to how many units switch.
+_STEP = 3e-3
+# So many of the rows that the outputs can show should be taken.
+_SHARE = 0.65
+# Sizes of images relative to the scale of the inputs, as powers of ten; smoothness and density of their texture. Flat
+# and sparse images switch units that noise never does.
+_SIZES = (-0.7, 1.3)
+_SMOOTH = (0.0, 0.7, 1.5, 2.5)
+_SPARSE = (0.05, 0.2, 1.0, 1.0)
+_FAINT = 0.03
+# A way is halved so often where too many units switch on it, and found in so many moves through known layers.
+_HALVINGS, _MOVES = 3, 8
+
+
+def texture(shape: Shape, rng: np.random.Generator) -> tuple[Array, Array]:
+    """A random image, and how strong it is at each pixel: strong and weak places, smooth or not, dense or sparse."""
+    strength = np.exp(noise((1, *shape[1:]), 4.0, rng)) * np.ones(shape)
+    strength = strength * np.where(rng.uniform(size=(1, *shape[1:])) < rng.choice(_SPARSE), 1.0, _FAINT)
+    image = strength * noise(shape, float(rng.choice(_SMOOTH)), rng)
+    image += rng.integers(2) * noise(shape, 5.0, rng) + rng.integers(2) * rng.standard_normal((shape[0], 1, 1))
+    size = 10.0 ** rng.uniform(*_SIZES)
+    return size * image.ravel(), size * strength.ravel()
+
+
+def noise(shape: Shape, smooth: float, rng: np.random.Generator) -> Array:
+    """Of length one per pixel; where it is smooth, units that are pooled switch together."""
+    image = gaussian_filter(rng.standard_normal(shape), (0, smooth, smooth), mode="wrap")
+    result: Array = image / max(float(image.std()), 1e-12)
+    return result
+
+
+class Segments:
+    """Asks points on segments, and keeps them for later layers.
+
+    ask: from a point to what was answered there, at that point rounded to the target's precision
+    start: a fresh image, and the size of its steps at each pixel
+    error: from an observation to how much a piece like it may change where nothing switched
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        ask: Callable[[Array], Observation],
+        start: Callable[[], tuple[Array, Array]],
+        error: Callable[[Observation], float],
+        rng: np.random.Generator,
+    ) -> None:
+        self._shape = shape
+        self._ask, self._start, self._error, self._rng = ask, start, error, rng
+        self.pairs: list[tuple[Observation, Observation]] = []
+        self.starts: list[Observation] = []
+        self._step = _STEP
+        self._left = 0
+
+    def again(self, front: Front) -> list[Change]:
+        """What is left of the changes seen so far, behind this front."""
+        return [self.change(front, pair) for pair in self.pairs]
+
+    def change(self, front: Front, pair: tuple[Observation, Observation]) -> Change:
+        """What known layers do not explain."""
+        return change_between(front, *pair, self._error(pair[0]))
+
+    def next(self, front: Front) -> Change:
+        """One more pair."""
+        if not self._left:
+            point, strength = self._start()
+            self._direction = strength * noise(self._shape, float(self._rng.choice(_SMOOTH)), self._rng).ravel()
+            self._last = self._ask(point)
+            self.starts.append(self._last)
+            self._left = _POINTS - 1
+        new = self._ask(self._last.point + self._step * self._direction)
+        self.pairs.append((self._last, new))
+        self._last, self._left = new, self._left - 1
+        change = self.change(front, self.pairs[-1])
+        wanted = max(1.0, _SHARE * change.most)
+        self._step *= 0.4 if change.full else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
+        return change
+
+    def lowering(self, front: Front, geometry: Geometry, weights: Array) -> list[Change]:
+        """The way on which one pool's units of this channel, whose bias is not known, switch off: it must show."""
+        point, _ = self._start()
+        around = front.at(point)
+        values = np.array([unit_rows(geometry, around, (i,))[:, -1] @ weights for i in range(geometry.places)])
+        best = np.where(geometry.cells < 0, -np.inf, values[geometry.cells]).max(axis=1)
+        inside = (geometry.taps[geometry.cells] >= 0).all(axis=(1, 2)) & (best > 0)
+        if not inside.any():
+            return []
+        cell = geometry.cells[self._rng.choice(np.flatnonzero(inside))]
+        low = _lowered(front, geometry, weights, point, cell, float(values.std()))
+        first, last = self._ask(point), self._ask(low)
+        self.starts += [first, last]
+        return self._pieces(front, first, last, _HALVINGS)
+
+    def _pieces(self, front: Front, first: Observation, last: Observation, halvings: int) -> list[Change]:
+        change = self.change(front, (first, last))
+        if not change.full or not halvings:
+            self.pairs.append((first, last))
+            return [change]
+        middle = self._ask((first.point + last.point) / 2)
+        halves = ((first, middle), (middle, last))
+        return [piece for a, b in halves for piece in self._pieces(front, a, b, halvings - 1)]
+
+
+def _lowered(front: Front, geometry: Geometry, weights: Array, point: Array, cell: Indices, margin: float) -> Array:
+    """The point moved until all units of this cell are lower than −margin, without their bias."""
+    for _ in range(_MOVES):
+        around = front.at(point)
+        rows = np.array([weights @ unit_rows(geometry, around, (int(i),)) for i in cell if i >= 0])
+        if rows[:, -1].max() <= -margin:
+            break
+        point = point - np.linalg.pinv(rows[:, :-1], rcond=1e-3) @ (rows[:, -1] + 1.1 * margin)
+    return point

@@ -1,0 +1,79 @@
+"""Convolutional networks: recovered as a whole, or as far as it is sure."""
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import relumine as rl
+
+SHAPE = (1, 12, 12)
+
+
+def made(seed: int) -> nn.Module:
+    """Two convolutions with max-pools, one dense layer."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = nn.Sequential(
+            *(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2, ceil_mode=True)),
+            *(nn.Flatten(), nn.Linear(72, 10)),
+        )
+    return layers.double().eval()
+
+
+def oracle_of(module: nn.Module, **offer: str) -> rl.TorchOracle:
+    return rl.TorchOracle(module, input_shape=SHAPE, **{"gradients": "all", "values": "logits", **offer})
+
+
+def fresh(count: int = 200) -> np.ndarray:
+    return np.random.default_rng(9).standard_normal((count, 144))
+
+
+def with_bias(layer: nn.Conv2d) -> np.ndarray:
+    """Kernels and biases, scaled to length one: a channel's scale is free."""
+    rows = np.hstack([layer.weight.detach().flatten(1).numpy(), layer.bias.detach().numpy()[:, None]])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("seed", [3, 6])
+def test_what_is_proved_is_the_target_s(seed):
+    module = made(seed)
+    result = rl.Convolutional(made(77))(oracle_of(module), rng=0)
+    found = (result.proved or result).to_torch().features[0]
+    cosines = with_bias(found) @ with_bias(module[0]).T
+    assert cosines.shape == (3, 3)
+    assert np.allclose(cosines.max(axis=0), 1, atol=1e-9)
+    if result.outcome is rl.Outcome.RECOVERED:
+        truth = oracle_of(module)(fresh(), gradients=False).values
+        assert np.abs(result.predict(fresh()) - truth).max() < 1e-6
+
+
+def test_a_network_is_recovered_with_its_layers(tmp_path):
+    module = made(4)
+    result = rl.Convolutional(made(77))(oracle_of(module), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED, result.evidence.remark
+    assert result.hidden[:2] == (3, 8)
+    truth = oracle_of(module)(fresh(), gradients=False).values
+    np.testing.assert_allclose(result.predict(fresh()), truth, atol=1e-6)
+    np.testing.assert_allclose(result.to_torch()(torch.from_numpy(fresh())).numpy(), truth, atol=1e-6)
+    session = onnxruntime.InferenceSession(result.save(tmp_path / "clone.onnx"))
+    (answer,) = session.run(None, {"input": fresh().reshape(-1, *SHAPE).astype(np.float32)})
+    np.testing.assert_allclose(answer, truth, atol=1e-4)
+    operators = {node.op_type for node in onnx.load(tmp_path / "clone.onnx").graph.node}
+    assert operators >= {"Conv", "MaxPool", "Gemm"}
+    assert result.save(tmp_path / "clone.safetensors").exists()
+
+
+def test_misuse_is_named():
+    with pytest.raises(rl.MisuseError, match="gradients of all outputs"):
+        rl.Convolutional(made(0))(oracle_of(made(0), gradients="top"))
+    with pytest.raises(rl.MisuseError, match="limit"):
+        rl.Convolutional(made(0), limit=1)
+    with pytest.raises(rl.MisuseError, match="plain convolutions"):
+        rl.Convolutional(nn.Sequential(nn.Conv2d(1, 3, 3, dilation=2)))(oracle_of(made(0)))
+    flat = rl.FunctionOracle(lambda x, gradients: None, rl.Offer(inputs=(9,), outputs=3, values="logits"))
+    with pytest.raises(rl.MisuseError):
+        rl.Convolutional(made(0))(flat)
