@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.deep.ascent import Ascent, Halted
 from relumine.reconstruct.deep.growth import Growth
 from relumine.reconstruct.deep.search import Search
 from relumine.reconstruct.network import Network
@@ -16,7 +17,7 @@ from relumine.reconstruct.verification import TOLERANCE, Met, met
 from relumine.reconstruct.verification.domain import Domain
 
 # Fewer points than this are never compared.
-_LEAST_POINTS = 100
+_LEAST_POINTS = 60
 # Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
 _ATTEMPTS = 8
 _TRACES = 3
@@ -42,7 +43,7 @@ class Deep:
     """
 
     limit: int = 50_000
-    points: int = 12
+    points: int = 2
     seconds: float = 600.0
     inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
@@ -94,8 +95,10 @@ class _DeepRun:
             self.search.calibrate()
             if earlier is not None:
                 self.search.recall(*earlier)
+        found = self._by_patterns()
         for _ in range(_ATTEMPTS):
-            network = self.growth.network()
+            network = self.growth.network() if found is None else found
+            found = None
             if network is None:
                 raise Stop(Outcome.INCOMPLETE, self.growth.report())
             network = self.network = self.search.polished(network)
@@ -111,6 +114,17 @@ class _DeepRun:
                     self.search.whole_line()
         raise Stop(Outcome.NOT_VERIFIED, f"{len(wrong)} compared points differ after {_ATTEMPTS} attempts")
 
+    def _by_patterns(self) -> Network | None:
+        """The network by activation patterns; None where these do not show all of it."""
+        search = self.search
+        most = self.settings.limit // 3
+        ascent = Ascent(search.known, self.comparison.fresh, search.offer, search.noise, self.rng, most)
+        try:
+            with self.meter.phase("patterns"):
+                return ascent.network()
+        except Halted:
+            return None
+
     # -- verifying
 
     @property
@@ -125,7 +139,7 @@ class _DeepRun:
         with self.meter.phase("verify"):
             self.comparison.ask(self.comparison.fresh(each))
             self.gaussian = len(self.comparison.points)
-            self.comparison.ask(self._spread(each))
+            self.comparison.ask(self._spread(network, each))
 
     def _met_elsewhere(self, network: Network) -> NDArray[np.intp]:
         """Compare at all places of the domain; which of the compared points, with these among them, are wrong."""
@@ -142,16 +156,15 @@ class _DeepRun:
             raise Stop(Outcome.NOT_VERIFIED, "the clone differs where the probabilities are saturated")
         return wrong
 
-    def _spread(self, count: int) -> Array:
+    def _spread(self, network: Network, count: int) -> Array:
         """Points at which few or many first-layer units are on, by much or by little: rare units show at some."""
-        layers = self.growth.layers
-        if not len(layers) or self.search.offer.box is not None:
+        if not network.hidden or self.search.offer.box is not None:
             return self.comparison.fresh(count)
-        signals = np.exp(_SPREAD * self.rng.standard_normal((count, layers.widths[0])))
+        signals = np.exp(_SPREAD * self.rng.standard_normal((count, network.hidden[0])))
         on = self.rng.uniform(size=signals.shape) < self.rng.uniform(size=(count, 1))
-        signals = np.where(on, signals, -signals) - layers.biases[0]
-        points: Array = np.linalg.lstsq(layers.rows[0], signals.T, rcond=None)[0].T.astype(np.float64)
-        return self.comparison.representable(self.search.book.outward(points))
+        signals = np.where(on, signals, -signals) - network.biases[0]
+        points: Array = np.linalg.lstsq(network.weights[0], signals.T, rcond=None)[0].T.astype(np.float64)
+        return self.comparison.representable(points)
 
     def _misses(self, network: Network) -> Array:
         """n: the largest difference at each compared point, relative to the larger of its answer and the usual one."""

@@ -1,5 +1,6 @@
 """Search: asks the target along lines until every kink on them is proven, and writes everything into the book."""
 
+from dataclasses import replace
 from time import monotonic
 
 import numpy as np
@@ -50,19 +51,32 @@ class Search:
 
     def ask(self, points: Array) -> tuple[Array, Answer, int]:
         """Ask at these inputs, rounded to what the target can represent; also the row of the first in the book."""
+        points, answer = self._asked_at(points)
+        if not np.isfinite(answer.values).all():
+            raise Saturated
+        first = self.book.count
+        self._write(points, answer)
+        return points, answer, first
+
+    def _asked_at(self, points: Array) -> tuple[Array, Answer]:
         if self.book.count + len(points) > self._limit:
             raise Stop(Outcome.INCOMPLETE, f"{self._limit} gradient queries were not enough; raise `limit`")
         if monotonic() > self._end:
             raise Stop(Outcome.INCOMPLETE, f"{self._seconds:g} s were not enough; raise `seconds`")
         points = self.comparison.representable(points)
-        answer = self.as_logits(self._meter(points, gradients=True))
-        if not np.isfinite(answer.values).all():
-            raise Saturated
-        first = self.book.count
+        return points, self.as_logits(self._meter(points, gradients=True))
+
+    def _write(self, points: Array, answer: Answer) -> None:
         self.book.add(points, answer)
         if not self.precision.exact:
             self._asked.append((points, answer))
-        return points, answer, first
+
+    def known(self, points: Array) -> tuple[Array, Answer]:
+        """Ask at these inputs; what could not be known is not finite, and not kept."""
+        asked, answer = self._asked_at(points)
+        finite = np.isfinite(answer.values).all(axis=1)
+        self._write(asked[finite], Answer(answer.values[finite], answer.jacobians[finite]))
+        return asked, answer
 
     def polished(self, network: Network) -> Network:
         """The network moved to meet all answers best, where these are not exact. Asks nothing."""
@@ -71,11 +85,16 @@ class Search:
         points = np.concatenate([points for points, _ in self._asked])
         values = np.concatenate([answer.values for _, answer in self._asked])
         jacobians = np.concatenate([answer.jacobians for _, answer in self._asked])
+        # All that the target sees of an input are the directions of its first layer, mostly far fewer than inputs.
+        basis = np.linalg.svd(network.weights[0], full_matrices=False)[2]
+        inner = replace(network, weights=(network.weights[0] @ basis.T, *network.weights[1:]), inputs=(len(basis),))
+        points, jacobians = points @ basis.T, jacobians @ basis.T
         # Some of the gradients determine all parameters many times over, and the time is in proportion to them.
-        sizes = self.offer.outputs * sum(weight.size for weight in network.weights)
+        sizes = self.offer.outputs * sum(weight.size for weight in inner.weights)
         order = self.rng.permutation(len(points))
         steep = order[: int(_PRODUCTS / sizes)]
-        return polished(network, Answers(points[order], values[order], jacobians[steep]), self.noise).network
+        found = polished(inner, Answers(points[order], values[order], jacobians[steep]), self.noise).network
+        return replace(found, weights=(found.weights[0] @ basis, *found.weights[1:]), inputs=network.inputs)
 
     def as_logits(self, answer: Answer) -> Answer:
         """What the target said, as logits where it said probabilities."""

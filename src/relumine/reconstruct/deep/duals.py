@@ -1,0 +1,180 @@
+"""A layer's rows from Jacobians alone: the vectors that the Jacobians of switched-off points annihilate.
+
+J_n = B_n D_n A, with A the layer, D_n its activation pattern at x_n and B_n whatever lies above. If no more units than
+inputs are on anywhere, each unit i has a dual vector β_i, A β_i = e_i, and J_n β_i = 0 exactly where the unit is off. So
+the stacked Jacobians of a few points have a null vector where a unit is off at all of them, and every other point at
+which it is off annihilates it too: that is the proof, and the unit's activation pattern.
+"""
+
+from dataclasses import dataclass
+from time import monotonic
+
+import numpy as np
+from numpy.typing import NDArray
+
+from relumine.oracle.base import Array
+from relumine.reconstruct.deep.layers import Mask
+
+# Singular values below this many rounding units of the largest are rounding: the sums behind a Jacobian round too.
+_ROUNDING = 30.0
+# What an annihilated Jacobian leaves may be this many rounding units times the condition number: the map to a later
+# layer adds its own error. Measured on first layers: 1 at most. What others leave must be this many times larger.
+_LEFT, _APART = 1e3, 30.0
+# Null vectors are found from Gram matrices, which square the condition number.
+_COARSE = 1e-6
+# Equations that must hold besides those that determine a dual vector.
+_SPARE = 2
+# Subsets of points per round.
+_ROUND = 32
+# Rounds without a new unit, besides twice those with, after which more points are better than more subsets.
+# Small layers are quick, and units that are off at few points need many subsets.
+_IDLE, _WORK = 20, 3e5
+# Up to this rank subsets that leave no null vector but those of units are tried faster than larger null spaces.
+_SMALL = 40
+# A vector depends on others if less than this part of it is left besides them.
+_DEPENDENT = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class PatternLayer:
+    """h rows of length one, and what the N points say of their biases: off up to ``below``, on from ``above``.
+
+    on: N×h, the activation pattern; where the Jacobian vanishes it is what the rows say
+    """
+
+    rows: Array
+    below: Array
+    above: Array
+    on: Mask
+
+
+class DualSearch:
+    """Looks for the dual vectors of one layer in N Jacobians (N×K×m) at ``points`` N×m.
+
+    groups: N, points near each other have the same number; whole groups are drawn, since units are off together there
+    relative: the rounding of one number
+    """
+
+    def __init__(self, points: Array, jacobians: Array, groups: NDArray[np.intp], relative: float) -> None:
+        N, K, m = jacobians.shape
+        left, sizes, basis = np.linalg.svd(jacobians.reshape(N * K, m), full_matrices=False)
+        self.rank = int((sizes > _ROUNDING * relative * float(sizes.max(initial=0))).sum())
+        self._points, self._groups = points, groups
+        self._sizes, self._basis = sizes[: self.rank], basis[: self.rank]
+        self._blocks = left[:, : self.rank].reshape(N, K, self.rank)
+        condition = float(sizes[0] / self._sizes[-1]) if self.rank else 1.0
+        self._tight = _LEFT * relative * condition / np.sqrt(max(N * K, 1))
+        self._coarse = max(_COARSE, self._tight / 10)
+        shown = np.linalg.svd(self._blocks, compute_uv=False) if self.rank else np.zeros((N, K))
+        self._ranks = (shown > self._coarse).sum(axis=1)
+        self._seen: set[bytes] = set()
+        self._found: list[tuple[Array, Mask]] = []
+
+    @property
+    def equations(self) -> int:
+        """The ranks of all Jacobians together: a unit is determined by ``rank`` of them at points where it is off."""
+        return int(self._ranks.sum())
+
+    @property
+    def found(self) -> int:
+        """How many units were found, or what looks like one."""
+        return len(self._found)
+
+    def run(self, rng: np.random.Generator, end: float) -> PatternLayer | None:
+        """The layer, if all its units are found before ``end`` (monotonic time) and their signs prove them."""
+        alive = np.flatnonzero(self._ranks)
+        grams = np.einsum("nkr,nks->nrs", self._blocks, self._blocks)
+        tried = rounds = last = 0
+        while monotonic() < end and rounds <= _IDLE + _WORK / max(self.rank, 1) ** 3 + 2 * last:
+            rounds += 1
+            before = len(self._found)
+            subsets = [self._subset(alive, rng) for _ in range(_ROUND)]
+            if any(subset is None for subset in subsets):
+                return None
+            chosen = np.array(subsets, dtype=np.float64)
+            squares, vectors = np.linalg.eigh(np.tensordot(chosen, grams, 1))
+            for i, dimension in enumerate((squares < self._coarse**2).sum(axis=1)):
+                if 0 < dimension <= self._blocks.shape[1]:
+                    self._separate(vectors[i][:, :dimension], chosen[i] > 0, grams)
+            last = rounds if len(self._found) > before else last
+            if len(self._found) >= self.rank and len(self._found) > tried:
+                tried = len(self._found)
+                layer = self._proved()
+                if layer is not None:
+                    return layer
+        return None
+
+    def _subset(self, alive: NDArray[np.intp], rng: np.random.Generator) -> Array | None:
+        """Points that leave few null vectors besides those of units that are off at all of them; N, 0 or 1."""
+        K = self._blocks.shape[1]
+        order = alive[np.argsort(rng.permutation(len(self._ranks))[self._groups[alive]] + rng.random(len(alive)))]
+        equations = np.cumsum(self._ranks[order])
+        count = int(np.searchsorted(equations, self.rank, side="right"))
+        free = self.rank - (int(equations[count - 1]) if count else 0)
+        count += (free > K - 2 or self.rank <= _SMALL) + (K == 1)
+        if count + 2 > len(order):
+            return None
+        chosen = np.zeros(len(self._ranks))
+        chosen[order[:count]] = 1.0
+        return chosen
+
+    def _separate(self, null: Array, chosen: Mask, grams: Array) -> None:
+        """Dual vectors in a small null space: those that one more point annihilates, and no other direction."""
+        if null.shape[1] == 1:
+            self._grow(null[:, 0])
+            return
+        squares, vectors = np.linalg.eigh(null.T @ grams @ null)
+        alone = (squares[:, 0] < self._coarse**2) & (squares[:, 1] > 100 * self._coarse**2)
+        for n in np.flatnonzero(alone & ~chosen & (self._ranks >= null.shape[1] - 1)):
+            self._grow(null @ vectors[n][:, 0])
+
+    def _grow(self, vector: Array) -> None:
+        """Take in all points that annihilate it, and fit it to them; keep it if they determine it and agree."""
+        off = (self._left_by(vector) < 10 * self._coarse) & (self._ranks > 0)
+        if off.tobytes() in self._seen:
+            return
+        self._seen.add(off.tobytes())
+        if int(self._ranks[off].sum()) < self.rank + _SPARE:
+            return
+        _, sizes, right = np.linalg.svd(self._blocks[off].reshape(-1, self.rank), full_matrices=False)
+        if sizes[-1] > self._tight or (len(sizes) > 1 and sizes[-2] < _APART * max(sizes[-1], 1e-16)):
+            return
+        left = self._left_by(right[-1])
+        annihilated, others = left[off], left[~off & (self._ranks > 0)]
+        if len(others) and annihilated.max() <= self._tight and others.min() > _APART * annihilated.max():
+            self._found.append((right[-1], off))
+
+    def _left_by(self, vector: Array) -> Array:
+        result: Array = np.linalg.norm(self._blocks @ vector, axis=1)
+        return result
+
+    def _proved(self) -> PatternLayer | None:
+        """Rows by inverting the dual vectors; proved if each row's signs are the activation pattern that was seen."""
+        order = sorted(range(len(self._found)), key=lambda i: -int(self._ranks[self._found[i][1]].sum()))
+        chosen: list[int] = []
+        basis = np.empty((0, self.rank))
+        for i in order:
+            rest = self._found[i][0] - basis.T @ (basis @ self._found[i][0])
+            if np.linalg.norm(rest) > _DEPENDENT:
+                basis = np.concatenate([basis, rest[None] / np.linalg.norm(rest)])
+                chosen.append(i)
+        if len(chosen) < self.rank:
+            return None
+        duals = np.array([self._found[i][0] for i in chosen]).T  # of the whitened Jacobians
+        rows = np.linalg.solve(duals, self._sizes[:, None] * self._basis)
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        alive = self._ranks > 0
+        off = np.array([self._found[i][1] for i in chosen]).T
+        signals = self._points @ rows.T
+        turned = np.where(_mean(signals, ~off & alive[:, None]) < _mean(signals, off), -1.0, 1.0)
+        rows, signals = rows * turned[:, None], signals * turned
+        below = np.where(off, signals, -np.inf).max(axis=0)
+        above = np.where(~off & alive[:, None], signals, np.inf).min(axis=0)
+        if not (np.isfinite(above) & (below < above)).all():
+            return None
+        return PatternLayer(rows, below, above, signals > (below + above) / 2)
+
+
+def _mean(numbers: Array, where: Mask) -> Array:
+    result: Array = np.where(where, numbers, 0.0).sum(axis=0) / np.maximum(where.sum(axis=0), 1)
+    return result
