@@ -103,7 +103,27 @@ def width(seeds: int = 10) -> Iterator[Case]:
             yield Case("width", f"64-{units}-{units}-10", "float64", seed)
 
 
-EXPERIMENTS = {each.__name__: each for each in (networks, fresh, width, depth, trained, expanding, single)}
+def patterns(seeds: int = 10) -> Iterator[Case]:
+    """Networks with three outputs or more, whose layers activation patterns can show; seeds that nobody looked at."""
+    for seed in range(3000, 3000 + seeds):
+        for widths in ("100-32-16-10", "784-64-32-10"):
+            yield Case("patterns", widths, "float64", seed)
+        for widths in ("100-32-16-10", "784-64-32-10", "100-64-32-16-10", "784-100-50-10"):
+            yield Case("patterns", widths, "float32", seed)
+        for widths in ("40-20-10-10-3", "64-64-64-10"):
+            yield Case("patterns", widths, "float64", seed)
+
+
+def trained_single(seeds: int = 10) -> Iterator[Case]:
+    """Trained on MNIST and computing in float32."""
+    for seed in range(3000, 3000 + seeds):
+        yield Case("trained_single", "784-64-32-10", "float32", seed)
+
+
+EXPERIMENTS = {
+    each.__name__: each
+    for each in (patterns, trained_single, networks, fresh, width, depth, trained, expanding, single)
+}
 
 
 class Timed:
@@ -162,14 +182,15 @@ def train(target: Timed, seed: int) -> None:
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(module(inputs[batch]), labels[batch]).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
-    target.weights = [layer.weight.detach().double().numpy() for layer in layers]
-    target.biases = [layer.bias.detach().double().numpy() for layer in layers]
+    dtype = target.offer.dtype
+    target.weights = [layer.weight.detach().numpy().astype(dtype) for layer in layers]
+    target.biases = [layer.bias.detach().numpy().astype(dtype) for layer in layers]
 
 
 def run(case: Case) -> dict[str, Any]:
     """What came out of one case; the error is the largest on 10,000 Gaussian points, relative to the largest output."""
     target = Timed(case.sizes, case.dtype, case.seed)
-    if case.experiment == "trained":
+    if case.experiment.startswith("trained"):
         train(target, case.seed)
     began = time.perf_counter()
     result = rl.Deep()(target, rng=case.seed)

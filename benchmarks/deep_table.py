@@ -18,7 +18,7 @@ Row = dict[str, Any]
 def write(rows: dict[str, list[Row]]) -> None:
     """Replace what stands between the page's markers, and draw the figures beside it."""
     page = PAGE.read_text()
-    for name in ("networks", "fresh", "trained", "expanding", "single"):
+    for name in ("patterns", "trained_single", "networks", "fresh", "trained", "expanding", "single"):
         page = _replaced(page, name, _table(rows[name]))
     page = _replaced(page, "growth", _growth(rows["depth"], rows["width"]))
     PAGE.write_text(page)
@@ -35,7 +35,8 @@ def _replaced(page: str, name: str, text: str) -> str:
 def _grouped(rows: list[Row]) -> dict[str, list[Row]]:
     groups = defaultdict(list)
     for row in rows:
-        groups[str(row["widths"])].append(row)
+        single = row["dtype"] == "float32"
+        groups[str(row["widths"]) + " float32" * single].append(row)
     return groups
 
 
@@ -51,14 +52,15 @@ def _table(rows: list[Row]) -> str:
         "mean (largest) | largest error | seconds outside the oracle, mean (largest) |",
         "|---|---|---|---|---|---|---|",
     ]
-    exact = 1e-8 if rows[0]["dtype"] == "float64" else 1e-3
-    for widths, group in _grouped(rows).items():
+    for name, group in _grouped(rows).items():
+        widths = name.split()[0]
+        exact = 1e-8 if group[0]["dtype"] == "float64" else 1e-3
         units = _units(widths)
         good = [row for row in group if row["outcome"] == "RECOVERED"]
         asked = [(row["gradient_queries"] + row["value_queries"]) / units for row in group]
         seconds = [row["seconds"] - row["oracle_seconds"] for row in group]
         lines.append(
-            f"| {widths} | {len(good)} of {len(group)} | {sum(row['error'] > exact for row in good)} | "
+            f"| {name} | {len(good)} of {len(group)} | {sum(row['error'] > exact for row in good)} | "
             f"{mean(row['gradient_queries'] / units for row in group):.1f} | {mean(asked):.1f} ({max(asked):.1f}) | "
             f"{max((row['error'] for row in good), default=float('nan')):.0e} | "
             f"{mean(seconds):.1f} ({max(seconds):.1f}) |"

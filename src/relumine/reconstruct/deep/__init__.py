@@ -1,5 +1,9 @@
 """Deep: several hidden ReLU layers from gradients (docs/deep.md).
 
+    duals.py: a layer's rows and activation patterns from Jacobians ──> ascent.py: layer after layer ──> verified
+
+Where that ends (one or two outputs, more units than inputs, units that no chosen point switches), lines are searched:
+
     search.py: breakpoints on lines ──> units.py: hyperplanes of first-layer units
         ──> growth.py: layer after layer; next.py finds the next one through pullback.py and follow.py
         ──> last.py: the output layer by least squares ──> orientation.py: signs of units ──> verified

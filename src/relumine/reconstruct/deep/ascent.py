@@ -26,15 +26,13 @@ from relumine.reconstruct.tensor.search import TensorSearch
 
 # Equations per unit of a layer before it is searched, and by how much they grow when that was not enough, so often.
 # Half of them come from points where a unit is off, and determine its dual vector twice or more.
-# In later layers the off-sets of units are often nested, and more points are needed to part them.
-_EQUATIONS, _LATER, _MORE, _ROUNDS = 7.0, 20.0, 1.4, 5
+# In later layers the off-sets of units are often nested, and more points are needed to part them; one round of them.
+_EQUATIONS, _LATER, _MORE, _ROUNDS = 7.0, 20.0, 1.4, 3
 _FIRST = 6
 # Seconds for one search; with ten outputs and 100 units ten are typical.
 _SECONDS = 30.0
-# With few outputs points come in groups around a centre, at this part of the distance between centres; three groups
-# determine a dual vector. Of 40 units before one output all were found from 12 groups of 16 at 0.25, at 0.4 three
-# quarters.
-_FEW, _NEAR, _TOGETHER = 2, 0.25, 3
+# With fewer outputs too many points must have a unit off together for random ones to do.
+FEWEST = 3
 # Inputs are asked at this multiple of the scale of the data, as those of one hidden layer are (tensor/run.py).
 _LARGER = 4.0
 # Pre-activations are chosen up to this many times their usual size.
@@ -51,20 +49,16 @@ _BIASES = 6
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Answers: points n×d, values n×K, Jacobians n×K×d, and which group of points near each other each belongs to."""
+    """Answers: points n×d, values n×K, Jacobians n×K×d."""
 
     points: Array
     values: Array
     jacobians: Array
-    groups: NDArray[np.intp]
 
     def and_(self, other: "Seen") -> "Seen":
         """Both."""
-        mine, theirs = (
-            (self.points, self.values, self.jacobians, self.groups),
-            (other.points, other.values, other.jacobians, other.groups),
-        )
-        return Seen(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True)))
+        pairs = (self.points, other.points), (self.values, other.values), (self.jacobians, other.jacobians)
+        return Seen(*(np.concatenate(pair) for pair in pairs))
 
 
 class Halted(Exception):
@@ -92,13 +86,13 @@ class Ascent:
         self.scale = 1.0 if offer.box is not None or offer.values == "probabilities" else _LARGER
         self.most = most
         self.layers: list[PatternLayer] = []
-        self.seen = self._nothing()
+        self.seen = self.here = self._nothing()  # all answers, and those for the layer that is looked for
 
     def network(self) -> Network:
         """The whole network; Halted where a layer cannot be found."""
         while True:
             family, to_layer = self._family()
-            if self.layers and self.offer.outputs > _FEW:
+            if self.layers:
                 last = self._last(family, to_layer)
                 if last is not None:
                     return self._with_biases(last)
@@ -112,7 +106,7 @@ class Ascent:
 
     def _nothing(self) -> Seen:
         d, K = self.offer.dimension, self.offer.outputs
-        return Seen(np.empty((0, d)), np.empty((0, K)), np.empty((0, K, d)), np.empty(0, dtype=np.intp))
+        return Seen(np.empty((0, d)), np.empty((0, K)), np.empty((0, K, d)))
 
     def _family(self) -> tuple[Callable[[int], Array], Array]:
         """Random points at which all known units are on, and the linear map from inputs to pre-activations there."""
@@ -124,11 +118,9 @@ class Ascent:
         return _Region(self, maps).points, maps[-1]
 
     def _layer(self, family: Callable[[int], Array], to_layer: Array) -> PatternLayer:
-        self.here = self.here if self.layers else self._nothing()
-        self._centres = np.empty((0, self.offer.dimension))
-        back = np.linalg.pinv(to_layer) if len(self.layers) else None
+        back: Array | None = np.linalg.pinv(to_layer).astype(np.float64) if self.layers else None
         wanted = 0.0
-        for _ in range(_ROUNDS + 1):
+        for _ in range(1 if self.layers else _ROUNDS):
             search = self._gathered(family, back, wanted)
             layer = search.run(self.rng, monotonic() + _SECONDS)
             if layer is not None:
@@ -144,37 +136,24 @@ class Ascent:
             here = self.here
             jacobians = here.jacobians if back is None else here.jacobians @ back
             points = here.points if back is None else here.points @ np.linalg.pinv(back).T
-            search = DualSearch(points, jacobians, here.groups, self.noise.relative)
-            missing = max(wanted, (_LATER if self.layers else _EQUATIONS) * search.rank + self.offer.outputs) - search.equations
+            search = DualSearch(points, jacobians, self.noise.relative)
+            each = _LATER if self.layers else _EQUATIONS
+            missing = max(wanted, each * search.rank + self.offer.outputs) - search.equations
             if len(here.points) and not search.rank:
                 raise Halted("all Jacobians are zero")
             if len(here.points) and missing <= 0:
                 return search
             each = search.equations / len(here.points) if len(here.points) else 1.0
-            self._extend(family, min(ceil(missing / each), len(here.points)) or _FIRST, search.rank)
+            self._keep(family(min(ceil(missing / each), len(here.points)) or _FIRST))
 
-    def _extend(self, family: Callable[[int], Array], count: int, rank: int) -> None:
-        if self.offer.outputs > _FEW:
-            points = family(count)
-            groups = len(self.here.points) + np.arange(count)
-        else:
-            each = max(2, ceil((rank / self.offer.outputs + 2) / _TOGETHER))
-            sizes = np.bincount(self.here.groups, minlength=len(self._centres))
-            groups = np.repeat(np.arange(len(sizes)), np.maximum(each - sizes, 0))[:count]
-            new = ceil((count - len(groups)) / each)
-            self._centres = np.concatenate([self._centres, family(new)])
-            groups = np.concatenate([groups, len(sizes) + np.arange(count - len(groups)) % max(new, 1)])
-            points = (1 - _NEAR) * self._centres[groups] + _NEAR * family(count)
-        self._keep(points, groups)
-
-    def _keep(self, points: Array, groups: NDArray[np.intp]) -> None:
+    def _keep(self, points: Array) -> None:
         if len(self.seen.points) + len(points) > self.most:
             raise Halted(f"{self.most} answers were not enough")
         asked, answer = self._ask(points)
         known = np.isfinite(answer.values).all(axis=1)
         if not known.all():
             self.scale *= 0.7
-        new = Seen(asked[known], answer.values[known], answer.jacobians[known], groups[known])
+        new = Seen(asked[known], answer.values[known], answer.jacobians[known])
         self.here, self.seen = self.here.and_(new), self.seen.and_(new)
 
     # -- the last layer
@@ -189,7 +168,7 @@ class Ascent:
             if len(self.here.points) + len(points) > most:
                 raise Stop(Outcome.NOT_THIS_CLASS)
             before = len(self.here.points)
-            self._keep(points @ back.T, before + np.arange(len(points)))
+            self._keep(points @ back.T)
             new = self.here.points[before:] @ to_layer.T
             return new, Answer(self.here.values[before:], self.here.jacobians[before:] @ back)
 

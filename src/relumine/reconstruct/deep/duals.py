@@ -1,8 +1,8 @@
 """A layer's rows from Jacobians alone: the vectors that the Jacobians of switched-off points annihilate.
 
-J_n = B_n D_n A, with A the layer, D_n its activation pattern at x_n and B_n whatever lies above. If no more units than
-inputs are on anywhere, each unit i has a dual vector β_i, A β_i = e_i, and J_n β_i = 0 exactly where the unit is off. So
-the stacked Jacobians of a few points have a null vector where a unit is off at all of them, and every other point at
+J_n = B_n D_n A, with A the layer, D_n its activation pattern at x_n and B_n whatever lies above. If there are no more
+units than inputs, each unit i has a dual vector β_i, A β_i = e_i, and J_n β_i = 0 exactly where the unit is off. So the
+stacked Jacobians of a few points have a null vector where a unit is off at all of them, and every other point at
 which it is off annihilates it too: that is the proof, and the unit's activation pattern.
 """
 
@@ -22,13 +22,15 @@ _ROUNDING = 30.0
 _LEFT, _APART = 1e3, 30.0
 # Null vectors are found from Gram matrices, which square the condition number.
 _COARSE = 1e-6
-# Equations that must hold besides those that determine a dual vector.
-_SPARE = 2
+# Equations that must hold, as a multiple of those that determine a dual vector: where fewer do, it is none mostly.
+_SPARE = 1.5
+# This many times more vectors than units, and most are none: more points tell.
+_FLOOD = 3
 # Subsets of points per round.
 _ROUND = 32
 # Rounds without a new unit, besides twice those with, after which more points are better than more subsets.
 # Small layers are quick, and units that are off at few points need many subsets.
-_IDLE, _WORK = 20, 3e5
+_IDLE, _WORK = 20, 1e5
 # Up to this rank subsets that leave no null vector but those of units are tried faster than larger null spaces.
 _SMALL = 40
 # A vector depends on others if less than this part of it is left besides them.
@@ -51,15 +53,14 @@ class PatternLayer:
 class DualSearch:
     """Looks for the dual vectors of one layer in N Jacobians (N×K×m) at ``points`` N×m.
 
-    groups: N, points near each other have the same number; whole groups are drawn, since units are off together there
     relative: the rounding of one number
     """
 
-    def __init__(self, points: Array, jacobians: Array, groups: NDArray[np.intp], relative: float) -> None:
+    def __init__(self, points: Array, jacobians: Array, relative: float) -> None:
         N, K, m = jacobians.shape
         left, sizes, basis = np.linalg.svd(jacobians.reshape(N * K, m), full_matrices=False)
         self.rank = int((sizes > _ROUNDING * relative * float(sizes.max(initial=0))).sum())
-        self._points, self._groups = points, groups
+        self._points = points
         self._sizes, self._basis = sizes[: self.rank], basis[: self.rank]
         self._blocks = left[:, : self.rank].reshape(N, K, self.rank)
         condition = float(sizes[0] / self._sizes[-1]) if self.rank else 1.0
@@ -85,7 +86,8 @@ class DualSearch:
         alive = np.flatnonzero(self._ranks)
         grams = np.einsum("nkr,nks->nrs", self._blocks, self._blocks)
         tried = rounds = last = 0
-        while monotonic() < end and rounds <= _IDLE + _WORK / max(self.rank, 1) ** 3 + 2 * last:
+        idle = _IDLE + _WORK / max(self.rank, 1) ** 3
+        while monotonic() < end and len(self._found) <= _FLOOD * self.rank and rounds <= idle + 2 * last:
             rounds += 1
             before = len(self._found)
             subsets = [self._subset(alive, rng) for _ in range(_ROUND)]
@@ -107,11 +109,11 @@ class DualSearch:
     def _subset(self, alive: NDArray[np.intp], rng: np.random.Generator) -> Array | None:
         """Points that leave few null vectors besides those of units that are off at all of them; N, 0 or 1."""
         K = self._blocks.shape[1]
-        order = alive[np.argsort(rng.permutation(len(self._ranks))[self._groups[alive]] + rng.random(len(alive)))]
+        order = rng.permutation(alive)
         equations = np.cumsum(self._ranks[order])
         count = int(np.searchsorted(equations, self.rank, side="right"))
         free = self.rank - (int(equations[count - 1]) if count else 0)
-        count += (free > K - 2 or self.rank <= _SMALL) + (K == 1)
+        count += free > K - 2 or self.rank <= _SMALL
         if count + 2 > len(order):
             return None
         chosen = np.zeros(len(self._ranks))
@@ -134,7 +136,7 @@ class DualSearch:
         if off.tobytes() in self._seen:
             return
         self._seen.add(off.tobytes())
-        if int(self._ranks[off].sum()) < self.rank + _SPARE:
+        if int(self._ranks[off].sum()) < _SPARE * self.rank + 1:
             return
         _, sizes, right = np.linalg.svd(self._blocks[off].reshape(-1, self.rank), full_matrices=False)
         if sizes[-1] > self._tight or (len(sizes) > 1 and sizes[-2] < _APART * max(sizes[-1], 1e-16)):
