@@ -21,6 +21,8 @@ _LEAST_POINTS = 60
 # Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
 _ATTEMPTS = 8
 _TRACES = 3
+# A network that misses no compared point by more than this part of the tolerance needs no polishing.
+_CLOSE = 0.05
 # First-layer signals of the points that are to show rare units are spread by so many powers of e.
 _SPREAD = 1.5
 
@@ -102,8 +104,10 @@ class _DeepRun:
             found = None
             if network is None:
                 raise Stop(Outcome.INCOMPLETE, self.growth.report())
-            network = self.network = self.search.polished(network)
             self._compare(network)
+            if self._misses(network).max(initial=0) > _CLOSE * self._tolerance:
+                network = self.search.polished(network)
+            self.network = network
             wrong = np.flatnonzero(self._misses(network) > self._tolerance)
             if not len(wrong):
                 wrong = self._met_elsewhere(network)
