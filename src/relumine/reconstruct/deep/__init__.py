@@ -2,7 +2,8 @@
 
     duals.py: a layer's rows and activation patterns from Jacobians ──> ascent.py: layer after layer ──> verified
 
-Where that ends (one or two outputs, more units than inputs, units that no chosen point switches), lines are searched:
+Where that ends (fewer outputs than four, more units than inputs, units that no chosen point switches), lines are
+searched:
 
     search.py: breakpoints on lines ──> units.py: hyperplanes of first-layer units
         ──> growth.py: layer after layer; next.py finds the next one through pullback.py and follow.py

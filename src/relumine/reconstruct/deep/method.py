@@ -31,7 +31,7 @@ _SPREAD = 1.5
 class Deep:
     """Reconstruct x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L exactly: depth and widths unknown, any number of outputs.
 
-    With three outputs or more, activation patterns show the layers first (ascent.py). Where they do not:
+    With four outputs or more, activation patterns show the layers first (ascent.py). Where they do not:
     hyperplanes that return on different lines are the first layer. With some layers known, regions are chosen in which
     as many of their features are on as can be (deep_cells.py); there the next layer looks like a first one, and its
     units are proved in the same way (deep_next.py). Which way around a unit is turned shows in the gradients that it
@@ -122,7 +122,7 @@ class _DeepRun:
     def _by_patterns(self) -> Network | None:
         """The network by activation patterns; None where these do not show all of it."""
         search = self.search
-        if search.offer.outputs < FEWEST:
+        if search.offer.outputs - (search.offer.values == "probabilities") < FEWEST:
             return None
         most = self.settings.limit // 3
         ascent = Ascent(search.known, self.comparison.fresh, search.offer, search.noise, self.rng, most)

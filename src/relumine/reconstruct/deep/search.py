@@ -47,6 +47,7 @@ class Search:
         self._meter = meter
         self._limit = limit
         self._seconds, self._end = seconds, monotonic() + seconds
+        self._lost = 0  # answers that were saturated
         self._asked: list[tuple[Array, Answer]] = []  # inputs and logits, where these are not exact
 
     def ask(self, points: Array) -> tuple[Array, Answer, int]:
@@ -59,7 +60,7 @@ class Search:
         return points, answer, first
 
     def _asked_at(self, points: Array) -> tuple[Array, Answer]:
-        if self.book.count + len(points) > self._limit:
+        if self.book.count + self._lost + len(points) > self._limit:
             raise Stop(Outcome.INCOMPLETE, f"{self._limit} gradient queries were not enough; raise `limit`")
         if monotonic() > self._end:
             raise Stop(Outcome.INCOMPLETE, f"{self._seconds:g} s were not enough; raise `seconds`")
@@ -75,6 +76,7 @@ class Search:
         """Ask at these inputs; what could not be known is not finite, and not kept."""
         asked, answer = self._asked_at(points)
         finite = np.isfinite(answer.values).all(axis=1)
+        self._lost += int((~finite).sum())
         self._write(asked[finite], Answer(answer.values[finite], answer.jacobians[finite]))
         return asked, answer
 
