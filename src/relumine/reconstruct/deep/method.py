@@ -17,7 +17,9 @@ from relumine.reconstruct.verification import TOLERANCE, Met, met
 from relumine.reconstruct.verification.domain import Domain
 
 # Fewer points than this are never compared.
-_LEAST_POINTS = 60
+_LEAST_POINTS = 100
+# Patterns are proved by the signs at every answer: of such networks so many times fewer points per unit are compared.
+_FEWER = 6
 # Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
 _ATTEMPTS = 8
 _TRACES = 3
@@ -46,7 +48,7 @@ class Deep:
     """
 
     limit: int = 50_000
-    points: int = 2
+    points: int = 12
     seconds: float = 600.0
     inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
@@ -89,6 +91,7 @@ class _DeepRun:
         self.comparison = self.search.comparison
         self.growth = Growth(self.search, meter)
         self.network: Network | None = None
+        self.patterned = False  # whether activation patterns showed the whole network
         self.gaussian = 0  # so many of the compared points are Gaussian
         self.met: Met | None = None  # the last comparison at all places of the domain
 
@@ -99,6 +102,7 @@ class _DeepRun:
             if earlier is not None:
                 self.search.recall(*earlier)
         found = self._by_patterns()
+        self.patterned = found is not None
         for _ in range(_ATTEMPTS):
             network = self.growth.network() if found is None else found
             found = None
@@ -142,7 +146,8 @@ class _DeepRun:
         """Ask the values at fresh points; they are compared with every later network."""
         if len(self.comparison.points):
             return
-        each = max(_LEAST_POINTS, self.settings.points * sum(network.hidden)) // 2
+        per_unit = self.settings.points / (_FEWER if self.patterned else 1)
+        each = max(_LEAST_POINTS, round(per_unit * sum(network.hidden))) // 2
         with self.meter.phase("verify"):
             self.comparison.ask(self.comparison.fresh(each))
             self.gaussian = len(self.comparison.points)
