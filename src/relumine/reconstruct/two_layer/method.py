@@ -23,6 +23,8 @@ from relumine.reconstruct.verification.domain import rows_of
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
 _DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
 _LEAST = 10
+# With fewer inputs a layer mostly has more units than these, and a line is searched at once.
+_INPUTS = 32
 _MOST = 20_000
 
 
@@ -94,7 +96,9 @@ class TwoLayer:
             return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
         if offer.gradient_rows < offer.outputs:
             return TopRun(meter, rng, limit=self.most, points=self.points)
-        return (OneOutputRun if _one(offer) else TensorRun)(self, meter, rng)
+        if not _one(offer):
+            return TensorRun(self, meter, rng)
+        return (OneOutputRun if _on_lines_through_one_point(offer) else LineRun)(self, meter, rng)
 
 
 def tells_units_apart(offer: Offer) -> bool:
@@ -105,3 +109,9 @@ def tells_units_apart(offer: Offer) -> bool:
 def _one(offer: Offer) -> bool:
     """Whether outputs are multiples of one."""
     return offer.outputs == 1 or (offer.outputs == 2 and offer.values == "probabilities")
+
+
+def _on_lines_through_one_point(offer: Offer) -> bool:
+    """Whether one output is decoded there: exact numbers, and as many inputs as make more units than these likely."""
+    exact = offer.dtype == "float64" and offer.values != "probabilities"
+    return exact and offer.box is None and offer.dimension >= _INPUTS

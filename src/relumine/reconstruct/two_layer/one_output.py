@@ -17,6 +17,7 @@ from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.search import TensorSearch
 from relumine.reconstruct.tensor.units import Units, no_units
+from relumine.reconstruct.two_layer.agreement import EXACT
 from relumine.reconstruct.two_layer.thresholds import Sample, decoded
 
 # Lines through the base. With four, sums of units pass for units more often, as their points are fewer per line then.
@@ -233,6 +234,8 @@ class OneOutputRun(TensorRun):
         return min(self.settings.points, max(_FEWEST, self._units // 4))
 
     def _searching(self, seen: Observations) -> TensorSearch:
+        if self.noise.floor > EXACT:
+            raise Stop(Outcome.NOT_THIS_CLASS, "few digits leave the patterns of one output unclear: search a line")
         search = OneOutputSearch(self._ask, self._fresh, self._near, seen, self.rng)
         for _ in range(_LINES):
             line = Line(seen.points[0], self.comparison.line().direction)
