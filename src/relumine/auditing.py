@@ -91,6 +91,7 @@ def audit(
     gradients: GradientKind | None = None,
     input_shape: Sequence[int] | None = None,
     label_column: str | None = None,
+    backbone: str | None = None,
     budget: int = 1000,
     seeds: int = 3,
     levels: Sequence[str] = (),
@@ -110,6 +111,7 @@ def audit(
     model:  a torch module, a scikit-learn, XGBoost or LightGBM model, an Oracle, a Python function of n inputs (which
             answers labels, probabilities or numbers), or what ``relumine audit`` takes: a file, an address
     data:   inputs like those of its users: an array n×shape, a DataFrame, or a file as of ``relumine audit --data``
+    backbone: the public backbone of the model, if it has one, as of ``relumine audit --backbone``
     labels: theirs, if known; of a DataFrame or a table also the ``label_column``
     run:    a folder that keeps every record; the same call goes on there after an interruption
     workers: processes; more than one need a model that can be pickled, and a script that guards its main program
@@ -124,6 +126,7 @@ def audit(
         gradients=gradients,
         data=str(data) if files and data is not None else None,
         label_column=label_column if files else None,
+        backbone=backbone,
         budget=budget,
         seeds=seeds,
         levels=tuple(levels),
@@ -195,13 +198,14 @@ def _subject(model: object, data: object, labels: object, settings: AuditSetting
     """A model and inputs in memory as an audit takes them."""
     if isinstance(data, str | Path):
         oracle = _oracle(model, None, None, settings)
-        return subject_from(oracle, data_for(oracle, data, label_column=label_column))
+        return subject_from(oracle, data_for(oracle, data, label_column=label_column), settings)
     inputs, known = _arrays(data, labels, label_column)
     oracle = _oracle(model, inputs, known, settings)
     if inputs is None:
-        return subject_from(oracle, None)
+        return subject_from(oracle, None, settings)
     offer = oracle.offer
-    return subject_from(oracle, checked_data(inputs, known, (), offer.inputs, offer.outputs, _DATA, real=_real(oracle)))
+    found = checked_data(inputs, known, (), offer.inputs, offer.outputs, _DATA, real=_real(oracle))
+    return subject_from(oracle, found, settings)
 
 
 def _real(oracle: Oracle) -> bool:

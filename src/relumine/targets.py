@@ -34,7 +34,7 @@ from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
 from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
-from relumine.oracle.base import GradientKind, Oracle, ValueKind
+from relumine.oracle.base import GradientKind, Offer, Oracle, ValueKind
 from relumine.reconstruct.export import load
 from relumine.text import one_line
 
@@ -99,6 +99,16 @@ def load_target(
     if ":" in text:
         return _oracle(_made_by(text), options, text)
     raise TargetError(f"TARGET: expected {_FORMS}; got {text!r}")
+
+
+def load_backbone(text: str, offer: Offer) -> Oracle:
+    """The public backbone of a target of this offer: features and their gradients; or a TargetError."""
+    if is_url(text):
+        raise TargetError(f"--backbone: expected a file or package.module:factory, got the address {text!r}")
+    try:
+        return load_target(text, input_shape=offer.inputs, values="real", gradients="all")
+    except RelumineError as error:
+        raise TargetError(f"--backbone: {error}") from error
 
 
 def fingerprint(text: str) -> str:

@@ -1,13 +1,17 @@
 """Head: a secret head on a public backbone."""
 
+import json
+
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from typer.testing import CliRunner
 
 import relumine as rl
+from relumine.cli import app
 
 SHAPE, FEATURES = (1, 8, 8), 24
 
@@ -191,3 +195,59 @@ def test_misuse_is_said_before_anything_is_asked():
         rl.Head(phi, points=0)
     with pytest.raises(rl.MisuseError, match="queries"):
         rl.Head(phi, queries=0)
+
+
+# -- the commands
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A target and its backbone as files, and inputs."""
+    phi, head = backbone(1), linear(5)
+    with torch.no_grad():  # all classes are met
+        head.weight *= 20
+        head.bias -= head(phi(torch.randn(100, *SHAPE))).mean(0)
+    target = nn.Sequential(phi, head).eval()
+    example, batch = torch.zeros(2, *SHAPE), torch.export.Dim("batch")
+    for name, module in (("target", target), ("backbone", phi.eval()), ("other", backbone(2).eval())):
+        torch.export.save(
+            torch.export.export(module, (example,), dynamic_shapes=({0: batch},)), tmp_path / f"{name}.pt2"
+        )
+    np.savez(tmp_path / "data.npz", inputs=np.random.default_rng(0).standard_normal((300, *SHAPE)).astype(np.float32))
+    return tmp_path
+
+
+def said(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_reconstruct_takes_a_backbone(exported):
+    clone = exported / "clone.onnx"
+    words = ("reconstruct", exported / "target.pt2", "--data", exported / "data.npz", "--json", "--output", clone)
+    done = said(*words, "--backbone", exported / "backbone.pt2")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["outcome"] == "RECOVERED"
+    assert found["spent"]["gradient_queries"] == 1
+    assert clone.exists()
+    other = said(*words, "--backbone", exported / "other.pt2")
+    assert other.exit_code == 3
+    assert "cannot have passed through this backbone" in json.loads(other.stdout)["evidence"]["remark"]
+
+
+def test_what_is_wrong_with_a_backbone_is_said(exported):
+    target = exported / "target.pt2"
+    assert "no other --method" in said("reconstruct", target, "--backbone", target, "--method", "deep").output
+    assert "--backbone" in said("reconstruct", target, "--backbone", exported / "nothing.pt2").output
+    assert "--backbone" in said("reconstruct", target, "--backbone", "http://127.0.0.1:1/v1/models/m").output
+
+
+def test_an_audit_says_what_a_public_backbone_gives_away(exported):
+    levels = ("label", "backbone-gradients")
+    target, data, named = (str(exported / name) for name in ("target.pt2", "data.npz", "backbone.pt2"))
+    result = rl.audit(target, data, levels=levels, backbone=named, budget=100, seeds=1, progress=False)
+    (curve,) = (curve for curve in result.curves if curve.level == "backbone-gradients")
+    assert curve.label == "gradients (if your backbone is public)"
+    assert curve.need("exact").queries.mean == 1
+    with pytest.raises(rl.MisuseError, match="backbone-gradients"):
+        rl.audit(target, data, levels=("backbone-gradients",), budget=10, seeds=1, progress=False)

@@ -16,6 +16,7 @@ from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
 from relumine.audit.asking import AskedRows, Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
+from relumine.audit.levels import PUBLIC_BACKBONE
 from relumine.audit.result import ORDINARY, AttackKey
 from relumine.defend.base import as_distribution
 from relumine.defend.registry import Chain
@@ -25,6 +26,7 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
 from relumine.reconstruct.contributions.method import FromContributions
+from relumine.reconstruct.head.method import Head
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.portfolio.families import KINDS, Kind
 from relumine.reconstruct.portfolio.method import Portfolio
@@ -52,6 +54,8 @@ _AGAIN = 10
 _HIDDEN = {100: 128, 10**9: 256}
 _STEPS = {100: 600, 10**9: 1600}
 _BATCH = 32
+# Gradients of a head: each costs the attacker a backward pass per feature.
+_QUERIES_OF_HEAD = 200
 _RATE = 0.06
 # λ where maps are gradients: a student is rarely of the target's own class, so that it cannot match every gradient. Of
 # 0.1, 1 and 10 the last was best for gradients of all classes of three-layer networks (digits and Fashion-MNIST, 30 to
@@ -114,14 +118,19 @@ def attacks_for(
     chain: Chain | None = None,
     deviation: float = 1.0,
     maps: MapKind = GRADIENT,
+    backbone: Oracle | None = None,
 ) -> tuple[Attack, ...]:
     """The attacks that fit a level of access behind these defences, the exact ones first.
 
     offer:     of the defended oracle
     deviation: the data's, which is the noise of the level "smoothgrad"
     maps:      what the target itself shows
+    backbone:  of the level "backbone-gradients"; it can be left out where attacks are only named
     """
     known = knowledge_of(level, chain, deviation, GRADIENT if offer.gradients == "none" else maps)
+    if level == PUBLIC_BACKBONE:
+        fits = offer.values in _NUMBERS and offer.explained in (None, offer.values) and known.adaptable
+        return (Attack(AttackKey("exact", student="head"), _on_backbone(known, backbone)),) if fits else ()
     if offer.tokens is not None:
         return tuple(_text_attacks(offer, known))
     if offer.contributions:
@@ -175,6 +184,15 @@ def _from_ordinary(at: Situation) -> Reconstruction:
         return _nothing(Outcome.NOT_THIS_CLASS, MisuseError("no inputs like those of users are known"))
     rows = Questions(at.oracle.offer, at.held, at.rng).draw(min(at.budget, len(at.held)))
     return TwoLayer(inputs=rows)(at.oracle, at.rng)
+
+
+def _on_backbone(known: Knowledge, backbone: Oracle | None) -> Callable[[Situation], Reconstruction]:
+    def method(at: Situation) -> Reconstruction:
+        if backbone is None:
+            raise MisuseError("backbone: expected the public backbone of the target, got none; say --backbone FILE")
+        return _behind(Head(backbone, at.held, queries=min(at.budget, _QUERIES_OF_HEAD)), at, known, known.maps)
+
+    return method
 
 
 def _from_values(known: Knowledge) -> Callable[[Situation], Reconstruction]:

@@ -28,6 +28,9 @@ INTEGRATION_STEPS = 50
 # The level whose maps are contributions of features, not gradients.
 SHAP = "shap"
 
+# The level of an attacker who has the backbone of the target, because it is public.
+PUBLIC_BACKBONE = "backbone-gradients"
+
 # Gradients along paths held at once: 32 MB.
 _NUMBERS_AT_ONCE = 2**22
 
@@ -209,6 +212,13 @@ LEVELS: dict[str, Level] = {
             _of_tokens,
             _tokens("integrated-gradients"),
         ),
+        Level(
+            PUBLIC_BACKBONE,
+            "gradients (if your backbone is public)",
+            _OWN_VALUES,
+            lambda offer: offer.gradients != "none" and not offer.contributions and offer.values != "label",
+            lambda oracle, _: oracle,
+        ),
     )
 }
 
@@ -222,6 +232,7 @@ _PART_OF = {
     "logits": ("label", "probabilities"),
     "values": ("label",),
     "gradients": ("top-gradient",),
+    PUBLIC_BACKBONE: ("top-gradient", "gradients"),
 }
 
 
@@ -231,13 +242,16 @@ def contained_in(level: Level) -> tuple[str, ...]:
     return (*values, *_PART_OF.get(level.name, ()))
 
 
-def levels_of(oracle: Oracle, *, local: bool) -> tuple[Level, ...]:
-    """The levels that this target's offer can give, each with the baseline that this target has."""
+def levels_of(oracle: Oracle, *, local: bool, backbone: bool = False) -> tuple[Level, ...]:
+    """The levels that this target's offer can give, each with the baseline that this target has.
+
+    backbone: whether the owner named a public backbone
+    """
     baseline = _BASELINES[oracle.offer.values]
     return tuple(
         replace(level, baseline=baseline if level.baseline else "", label=_label_for(level, oracle.offer))
         for level in LEVELS.values()
-        if (local or not level.derived) and level.of(oracle) is not None
+        if (local or not level.derived) and level.of(oracle) is not None and (backbone or level.name != PUBLIC_BACKBONE)
     )
 
 

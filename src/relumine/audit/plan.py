@@ -91,7 +91,7 @@ def exact_until(level: str, settings: AuditSettings) -> int:
 
 def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple[CurvePlan, ...]:
     """A line for each level, and for each defence where it has something to change."""
-    offered = levels_of(oracle, local=not settings.remote)
+    offered = levels_of(oracle, local=not settings.remote, backbone=settings.backbone is not None)
     chosen = [level for level in offered if not settings.levels or level.name in settings.levels]
     if not chosen:
         raise MisuseError(

@@ -28,7 +28,7 @@ MILESTONES = (0.5, 0.9, 0.95, 0.99)
 
 # Networks, families of scikit-learn's models, and what learns the contributions of features.
 StudentKind = Literal[
-    "two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions", "bag of tokens"
+    "two_layer", "conv", "linear", "kernel", "nearest", "forest", "boosted", "contributions", "head", "bag of tokens"
 ]
 
 
@@ -55,7 +55,9 @@ class AttackKey:
     def name(self) -> str:
         """By which results and readers know it."""
         base = _BASES[self.kind, self.of == "explanations"]
-        form = {"two_layer": "", "conv": "convolutional"}.get(self.student, self.student)
+        form = {"two_layer": "", "conv": "convolutional", "head": "head of the backbone"}.get(
+            self.student, self.student
+        )
         ways = {"adapted": self.adapted, "averaged": self.averaged, "labels": self.of == "labels", form: form != ""}
         ways |= {"ordinary requests": self.ordinary}
         return ", ".join([base, *(way for way, used in ways.items() if used)])

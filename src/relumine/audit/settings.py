@@ -22,7 +22,7 @@ EngineName = Literal["local", "ray"]
 StudentName = Literal["two_layer", "conv"]
 
 # What decides the outcome of a case; the rest decides which cases are run and what is said about them.
-_OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint", "label_column")
+_OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint", "label_column", "backbone")
 # Of an endpoint, how fast it is asked changes nothing.
 _PACES = ("rate", "concurrency", "timeout", "authorized_by")
 
@@ -35,6 +35,7 @@ class AuditSettings:
                         ``audit.default`` is audited
     data:               inputs of the owner's, as ``audit.data`` reads them; None asks at Gaussian inputs
     label_column:       of a table of data, the column of the labels
+    backbone:           of the target, if it is public: a file or a factory, as of ``load_backbone``
     budget:             queries of the largest case
     seeds:              how often each case is run, with different randomness
     levels:             names of LEVELS; all that the target can give if empty
@@ -56,6 +57,7 @@ class AuditSettings:
     endpoint: EndpointOptions = field(default_factory=EndpointOptions)
     data: str | None = None
     label_column: str | None = None
+    backbone: str | None = None
     budget: int = 1000
     seeds: int = 3
     levels: tuple[str, ...] = ()
@@ -121,7 +123,8 @@ class AuditSettings:
         """What must be the same for a run to go on: the target, its data, and how they are taken."""
         plain = {name: value for name, value in asdict(self).items() if name in _OF_CASES}
         plain["endpoint"] = {name: str(value) for name, value in plain["endpoint"].items() if name not in _PACES}
-        plain |= {"target": fingerprint(self.target), "data": None if self.data is None else fingerprint(self.data)}
+        files = {name: getattr(self, name) for name in ("target", "data", "backbone")}
+        plain |= {name: None if file is None else fingerprint(file) for name, file in files.items()}
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

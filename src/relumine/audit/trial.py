@@ -27,6 +27,7 @@ from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Outcome, Reconstruction
+from relumine.targets import load_backbone
 
 # Streams of randomness that are not the attack's.
 _NOISE_OF_VIEW, _NOISE_OF_DEFENCE = 1, 2
@@ -76,11 +77,12 @@ class AuditedTarget:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is audited: the target, and the two halves of its data."""
+    """What is audited: the target, the two halves of its data, and its backbone, if that is public."""
 
     oracle: Oracle
     pool: AuditData
     test: AuditData
+    backbone: Oracle | None = None
 
     @property
     def deviation(self) -> float:
@@ -100,17 +102,19 @@ class Subject:
 def subject_of(settings: AuditSettings) -> Subject:
     """The target and its data, loaded once per process."""
     oracle = settings.oracle()
-    return _subject(oracle, _halves(settings, oracle))
+    return _subject(oracle, _halves(settings, oracle), settings)
 
 
-def subject_from(oracle: Oracle, data: AuditData | None) -> Subject:
+def subject_from(oracle: Oracle, data: AuditData | None, settings: AuditSettings | None = None) -> Subject:
     """A target and data that are in memory; None asks at Gaussian inputs."""
-    return _subject(oracle, (data or gaussian_data(oracle.offer)).halves())
+    return _subject(oracle, (data or gaussian_data(oracle.offer)).halves(), settings)
 
 
-def _subject(oracle: Oracle, halves: Halves) -> Subject:
+def _subject(oracle: Oracle, halves: Halves, settings: AuditSettings | None) -> Subject:
     pool, test = halves
-    return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))))
+    named = None if settings is None else settings.backbone
+    backbone = None if named is None else load_backbone(named, oracle.offer)
+    return Subject(oracle, pool, test.chosen(np.arange(min(len(test), _TESTS))), backbone)
 
 
 def _halves(settings: AuditSettings, oracle: Oracle) -> Halves:
@@ -162,7 +166,7 @@ def _shown(case: Case, subject: Subject, oracle: Oracle, chain: Chain | None) ->
 
 
 def _attack(case: Case, offer: Offer, chain: Chain | None, subject: Subject) -> Attack:
-    attacks = attacks_for(case.level, offer, chain, subject.deviation, maps_of(subject.oracle))
+    attacks = attacks_for(case.level, offer, chain, subject.deviation, maps_of(subject.oracle), subject.backbone)
     attack = next((attack for attack in attacks if attack.key.name == case.attack), None)
     if attack is None:
         raise MisuseError(f"attack {case.attack!r}: expected one of {', '.join(one.key.name for one in attacks)}")

@@ -48,6 +48,7 @@ def audit(
             "digits, mnist, cifar10.",
         ),
     ] = None,
+    backbone: options.Backbone = None,
     label_column: Annotated[
         str | None, typer.Option(metavar="NAME", help="Column of the labels in a .csv or .parquet file.")
     ] = None,

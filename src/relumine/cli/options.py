@@ -10,7 +10,7 @@ from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
     from relumine.defend.registry import Chain
-    from relumine.oracle.base import Array
+    from relumine.oracle.base import Array, Offer
     from relumine.reconstruct.result import Reconstructor
 
 ValueName = Literal["logits", "probabilities", "real"]
@@ -41,6 +41,14 @@ Values = Annotated[AnswerName | None, typer.Option(help="What the target's outpu
 Gradients = Annotated[GradientName | None, typer.Option(help="Of which outputs gradients are answered.")]
 Factory = Annotated[
     str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
+]
+Backbone = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="The public backbone of TARGET, if it has one: .onnx, .pt2, .pt or package.module:factory, from inputs to "
+        "features. The head behind it is reconstructed.",
+    ),
 ]
 Defend = Annotated[
     list[str] | None,
@@ -125,10 +133,22 @@ def chosen_defence(specs: list[str] | None) -> "Chain | None":
     return chain
 
 
-def chosen_method(method: MethodName, hidden: int | None, inputs: "Array | None" = None) -> "Reconstructor":
-    """What --method and --hidden say, told which inputs the target is made for."""
+def chosen_method(
+    method: MethodName,
+    hidden: int | None,
+    inputs: "Array | None" = None,
+    backbone: str | None = None,
+    offer: "Offer | None" = None,
+) -> "Reconstructor":
+    """What --method, --hidden and --backbone say, told what the target offers and which inputs it is made for."""
     import relumine as rl
 
+    if backbone is not None and method != "auto":
+        raise MisuseError(f"--backbone: expected no other --method, got {method}; leave one of them out")
+    if backbone is not None and offer is not None:
+        from relumine.targets import load_backbone
+
+        return rl.Head(load_backbone(backbone, offer), inputs)
     if method == "paper":
         if hidden is None:
             raise MisuseError("--method paper needs to know the number of hidden units: add --hidden N")

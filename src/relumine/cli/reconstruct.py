@@ -45,6 +45,7 @@ def reconstruct(
     seed: options.Seed = 0,
     hidden: options.Hidden = None,
     data: options.Inputs = None,
+    backbone: options.Backbone = None,
     input_shape: options.InputShape = None,
     values: options.Values = None,
     gradients: options.Gradients = None,
@@ -92,7 +93,9 @@ def reconstruct(
         from relumine.reconstruct.export import check_writable
         from relumine.targets import fingerprint, load_target
 
-        options.chosen_method(method, hidden)  # what is wrong with it is said before anything is loaded
+        options.chosen_method(
+            method, hidden, backbone=backbone
+        )  # what is wrong with it is said before anything is loaded
         defence = options.chosen_defence(defend)
         if defence is not None:
             _check_defensible(target, defence, run)
@@ -106,7 +109,7 @@ def reconstruct(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
         inputs = None if data is None else load_data(data, oracle.offer.inputs).rows
-        asker = options.chosen_method(method, hidden, inputs)
+        asker = options.chosen_method(method, hidden, inputs, backbone, oracle.offer)
         remote = oracle if isinstance(oracle, HttpOracle) else None
         if defence is not None:
             oracle = defence(oracle, rng=seed)
@@ -115,8 +118,7 @@ def reconstruct(
             screen.print(f"answers are kept in {run}", markup=False, soft_wrap=True)
         budget = budget or (_BUDGET if remote is None else _BUDGET_OF_SERVER)
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
-        if data is not None:
-            facts["data"] = fingerprint(str(data))
+        facts |= {name: fingerprint(str(file)) for name, file in (("data", data), ("backbone", backbone)) if file}
         started = time.monotonic()
         with (
             _ledger(run, oracle, defend=defence, **facts) as ledger,

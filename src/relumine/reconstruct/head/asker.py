@@ -16,6 +16,8 @@ from relumine.reconstruct.verification.domain import rows_of
 
 # Inputs that are looked at, which costs one forward pass of the backbone each and no query.
 _INPUTS = 1000
+# Numbers of the backbone's Jacobians that are kept for later: half a gigabyte of a float32 target's.
+_KEPT = 2**27
 # Sizes of inputs that are made up, in units of N(0, I): features far from zero and close to it.
 _SIZES = (0.1, 10.0)
 
@@ -45,6 +47,7 @@ class HeadAsker:
         order = self._order()
         self.rows, self.features, self.on = self.rows[order], self.features[order], self.on[order]
         self.asked: dict[int, Observation] = {}
+        self.kept: dict[int, NDArray[np.floating]] = {}
 
     def _order(self) -> NDArray[np.intp]:
         """Of two inputs one has features on that are on rarely, the other is any: so no feature is met too late."""
@@ -85,7 +88,10 @@ class HeadAsker:
         if not np.isfinite(gradients).all():
             self.rows[i] = self.rows[0]  # nothing to be learnt there
             return None
-        pulled = pulled_back(gradients, self.backbone.jacobian(self.rows[i]), self.offer.dtype)
+        jacobian = self.backbone.jacobian(self.rows[i])
+        pulled = pulled_back(gradients, jacobian, self.offer.dtype)
+        if (len(self.kept) + 1) * jacobian.size <= _KEPT:
+            self.kept[i] = jacobian.astype(self.offer.dtype)
         if pulled.outside > OUTSIDE[self.offer.dtype]:
             raise Stop(
                 Outcome.NOT_THIS_CLASS,

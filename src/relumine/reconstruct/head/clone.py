@@ -67,4 +67,5 @@ class HeadClone:
             raise MisuseError(
                 "the backbone is no torch module, so that it cannot be exported; export the head alone: clone.head"
             )
-        return StudentClone((joined(module, self.head.to_torch()),), self.inputs, "real")
+        whole = joined(module, self.head.to_torch(), self.backbone.oracle.offer.dtype)
+        return StudentClone((whole,), self.inputs, "real")

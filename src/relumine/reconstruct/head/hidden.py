@@ -79,7 +79,10 @@ def _in(space: InRowSpace, basis: RowSpace, asker: HeadAsker, limit: int, points
     run = HeadRun(_Limits(limit, points), space, asker.rng, space.points[order])
     outcome, remark = attempt(run.reconstruct)
     clone = run.clone()
-    return HiddenHead(None if clone is None else _of_features(clone, basis.basis), outcome, remark, space, basis)
+    if outcome is Outcome.NOT_THIS_CLASS and asker.meter.spent.gradient_queries >= limit:
+        outcome = Outcome.INCOMPLETE
+    network = None if clone is None else replace(_of_features(clone, basis.basis), values=asker.offer.values)
+    return HiddenHead(network, outcome, remark, space, basis)
 
 
 def _of_features(network: Network, basis: Array) -> Network:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.metered import Metered, Spent
 from relumine.reconstruct.head.asker import HeadAsker, Observation
 from relumine.reconstruct.head.pullback import OUTSIDE, pulled_back
@@ -82,7 +83,10 @@ class InRowSpace(Metered):
     def __init__(self, asker: HeadAsker, basis: Array) -> None:
         self._asker, self._meter = asker, asker.meter
         self._onto = asker.backbone.onto(basis)
+        self._basis = basis
         self._offer = replace(asker.offer, inputs=(len(basis),), box=None)
+        if asker.offer.values == "probabilities":
+            self._offer = replace(self._offer, values="logits")
         self.points = (asker.features @ basis.T).astype(asker.offer.dtype).astype(np.float64)
         self._places = {row.tobytes(): i for i, row in reversed(list(enumerate(self.points)))}
         seen = max((one.pulled.outside for one in asker.asked.values()), default=0.0)
@@ -104,6 +108,8 @@ class InRowSpace(Metered):
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         places = [self._places[np.ascontiguousarray(row).tobytes()] for row in inputs]
         answer = self._meter(self._asker.rows[places], gradients=gradients)
+        if self._asker.offer.values == "probabilities":
+            answer = in_logits(self._asker.offer, answer)
         if not gradients:
             return answer
         pulled = [self._pulled_back(i, one) for i, one in zip(places, answer.jacobians, strict=True)]
@@ -111,10 +117,20 @@ class InRowSpace(Metered):
         return Answer(answer.values, np.array(pulled).reshape(shape))
 
     def _pulled_back(self, place: int, gradients: Array) -> Array:
+        if not np.isfinite(gradients).all():  # saturated
+            return np.full((len(gradients), len(self._basis)), np.nan)
         if place not in self._pulled:
-            found = pulled_back(gradients, self._onto.jacobian(self._asker.rows[place]), self.offer.dtype)
+            found = pulled_back(gradients, self._jacobian(place), self.offer.dtype)
             if found.outside > self._outside and place not in self._asker.asked:
                 raise LeftTheRowSpaceError(place)
             self.error = max(self.error, found.error)
             self._pulled[place] = found.rows
         return self._pulled[place]
+
+    def _jacobian(self, place: int) -> Array:
+        """r×d: B·J_φ, of the Jacobian that was computed before if it was kept."""
+        kept = self._asker.kept.get(place)
+        if kept is None:
+            return self._onto.jacobian(self._asker.rows[place])
+        result: Array = self._basis @ kept
+        return result

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Array, Offer
+from relumine.oracle.base import Array, DType, Offer
 from relumine.oracle.torch import TorchOracle
 from relumine.reconstruct.matching.student import standardising
 
@@ -43,18 +43,19 @@ class _Onto(nn.Module):
 
 
 class _Joined(nn.Module):
-    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, dtype: DType) -> None:
         super().__init__()
         self.backbone, self.head = backbone, head
+        self._dtype = getattr(torch, dtype)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.backbone(inputs))
+        outputs: Tensor = self.head(self.backbone(inputs.to(self._dtype)))
         return outputs
 
 
-def joined(backbone: nn.Module, head: nn.Module) -> nn.Module:
-    """Both in one module, in eval mode."""
-    return _Joined(backbone, head).eval()
+def joined(backbone: nn.Module, head: nn.Module, dtype: DType) -> nn.Module:
+    """Both in one module; the backbone computes in this precision. Neither is put in eval mode: programs refuse."""
+    return _Joined(backbone, head, dtype)
 
 
 class _OfFeatures(nn.Module):
