@@ -49,12 +49,9 @@ class TensorRun(TwoLayerRun):
     def _find(self) -> None:
         with self.meter.phase("calibrate"):
             seen = self._first()
-        self.search = self._searching(seen)
+        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng)
         with self.meter.phase("search"):
             self.search.run()
-
-    def _searching(self, seen: Observations) -> TensorSearch:
-        return TensorSearch(self._ask, self._fresh, self._near, seen, self.rng)
 
     def _first(self) -> Observations:
         """The first answer, and how exact it is."""

@@ -171,13 +171,8 @@ class TwoLayerRun(ABC):
         """Ask the values at fresh points; they are compared with every later model."""
         with self.meter.phase("verify"):
             # A line inside a box does not meet every unit; one that is on in a corner shows at few points.
-            count = self._fresh_points if self.offer.box is None else _IN_A_BOX * self.settings.points
-            self.comparison.ask(self.comparison.fresh(count))
-
-    @property
-    def _fresh_points(self) -> int:
-        """How many fresh points are compared."""
-        return self.settings.points
+            corners = 1 if self.offer.box is None else _IN_A_BOX
+            self.comparison.ask(self.comparison.fresh(corners * self.settings.points))
 
     def _challenge(self) -> None:
         """Ask values close to the recovered boundaries."""

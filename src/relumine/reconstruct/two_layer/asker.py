@@ -143,7 +143,7 @@ class Asker:
 
     def opened(self, line: Line, near: float, answer: Answer) -> LineFindings:
         """What is known once both ends of the line are answered as well."""
-        low, high = self.ends(line, answer.jacobians[0])
+        low, high = self._range(line, answer)
         for _ in range(40):
             ends, seen = self.ask_on(line, [low, high])
             lost = [not np.isfinite(values).all() for values in ends.values]
@@ -157,12 +157,11 @@ class Asker:
         search = LineSearch(line, sights, self.noise, independent=self._independent(ends, answer))
         return LineFindings(search, sights[0])
 
-    def ends(self, line: Line, jacobian: Array) -> tuple[float, float]:
-        """How far a line may be asked on either side: within a box, and where no softmax is saturated."""
+    def _range(self, line: Line, answer: Answer) -> tuple[float, float]:
         # Rounding hides where tangents meet that are seen from afar.
         far = min(_FAR[self.offer.dtype], max(100.0, 0.05 / max(self.noise.absolute, 1e-300)))
         if self.link is not None:
-            slope = jacobian @ line.direction
+            slope = answer.jacobians[0] @ line.direction
             spread = float(np.ptp(slope)) if len(slope) > 1 else float(abs(slope[0]))
             far = min(far, 0.5 * self.link.limit / max(spread, 1e-300))
         low, high = line.within(self.offer.box)

@@ -12,11 +12,9 @@ from relumine.reconstruct.verification.domain import Domain
 _INSIDE = 0.9
 # Bounds a move to several boundaries at once where rows, which have length one, are dependent; not tuned.
 _RIDGE = 1e-6
-# In a plane two units taken for one are right everywhere but in the wedge between them: about a third of the points
-# close to it lie inside, and after so many 0.67^16 = 0.2 % of such pairs are overlooked.
+# So often every boundary is approached. In a plane two units taken for one are right everywhere but in the wedge
+# between them: about a third of the points close to it lie inside, and 0.67^16 = 0.2 % of such pairs are overlooked.
 _PLANE, _TIMES, _TIMES_IN_A_PLANE = 2, 4, 16
-# How close, as powers of ten: parallel units taken for one differ from it between them only; others farther off, too.
-_CLOSE = ((-7.0, -5.0), (-4.0, -0.5))
 
 
 class Comparison:
@@ -88,32 +86,27 @@ class Comparison:
         return np.flatnonzero(self.misses(model) > tolerance)
 
     def challenge(self, model: Shallow) -> None:
-        """Ask close to the boundary of every unit, from either side by turns."""
+        """Ask close to the boundary of every unit, several times over."""
         rank = int(np.linalg.matrix_rank(model.rows, tol=np.sqrt(_RIDGE))) if model.units else 0
         # Dependent rows: no point is close to the boundaries of more units than their rank at once.
         per_point = max(1, (self._oracle.offer.dimension if rank == model.units else rank) // 2)
         gram, times = model.rows @ model.rows.T, _TIMES_IN_A_PLANE if rank <= _PLANE else _TIMES
-        sides = self._rng.choice([-1.0, 1.0], model.units)
-        turns = [
-            self._near_boundaries(model, gram, per_point, sides * (-1) ** turn, _CLOSE[turn // 2 % 2])
-            for turn in range(times)
-        ]
-        self.ask(np.concatenate(turns))
+        self.ask(np.concatenate([self._near_boundaries(model, gram, per_point) for _ in range(times)]))
 
-    def _near_boundaries(
-        self, model: Shallow, gram: Array, per_point: int, sides: Array, close: tuple[float, float]
-    ) -> Array:
-        """Fresh points, each moved so that several units' pre-activations are small, of these signs."""
+    def _near_boundaries(self, model: Shallow, gram: Array, per_point: int) -> Array:
+        """Fresh points, each moved so that several units' pre-activations are small numbers of random sign and size."""
         order = self._rng.permutation(model.units)
         groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
         points = [
-            self._beside(model, gram, group, sides[group] * 10.0 ** self._rng.uniform(*close, len(group)), start)
+            self._beside(model, gram, group, start)
             for group, start in zip(groups, self.fresh(len(groups)), strict=True)
         ]
         return np.array(points).reshape(-1, self._oracle.offer.dimension)
 
-    def _beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], small: Array, start: Array) -> Array:
-        missing = small * self.scale - model.active(start[None])[0, units]
+    def _beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], start: Array) -> Array:
+        signs = self._rng.choice([-1.0, 1.0], len(units))
+        small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
+        missing = small - model.active(start[None])[0, units]
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
         shares = np.linalg.solve(gram[np.ix_(units, units)] + _RIDGE * np.eye(len(units)), missing)
         moved: Array = start + shares @ model.rows[units]
