@@ -92,6 +92,31 @@ def test_a_linear_head_of_which_one_output_is_explained(values, gradients):
         assert np.abs(result.predict(fresh) - oracle(fresh, gradients=False).values).max() < 1e-3
 
 
+def rarely_on(phi, seed, units=3):
+    """A hidden layer of 12 units, of which some are on at one input in forty."""
+    head = perceptron(phi, (12,), seed)
+    torch.manual_seed(seed)
+    features = phi(torch.randn(2000, *SHAPE)).detach()
+    with torch.no_grad():
+        head[0].bias[:units] -= torch.quantile(head[0](features)[:, :units], 1 - 1 / 40, dim=0)
+        head[2].weight[:, :units] *= 10
+    return head
+
+
+def test_units_that_are_rarely_on_are_found_or_missed_in_words():
+    recovered = []
+    for seed in range(6):
+        phi = backbone(seed, features=48)
+        oracle = behind(phi, rarely_on(phi, seed))
+        inputs = np.random.default_rng(seed).standard_normal((400, 64))
+        result = rl.Head(phi, inputs=inputs)(oracle, rng=seed)
+        if result.outcome is rl.Outcome.RECOVERED:
+            truth = oracle(inputs, gradients=False).values
+            recovered.append(np.abs(result.predict(inputs) - truth).max() / np.abs(truth).max())
+    assert len(recovered) >= 2
+    assert max(recovered) < 1e-2
+
+
 @pytest.mark.parametrize("values", ["logits", "probabilities"])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_one_hidden_layer_falls_to_a_few_ordinary_inputs(seed, values):
