@@ -8,7 +8,6 @@ as exact as these; all biases come last, by one least squares over all answers.
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
-from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +28,6 @@ from relumine.reconstruct.tensor.search import TensorSearch
 # In later layers the off-sets of units are often nested, and more points are needed to part them; one round of them.
 _EQUATIONS, _LATER, _MORE, _ROUNDS = 7.0, 20.0, 1.4, 3
 _FIRST = 6
-# Seconds for one search; with ten outputs and 100 units ten are typical.
-_SECONDS = 30.0
 # With fewer outputs too many points must have a unit off together for random ones to do. Three sufficed for first
 # layers, but a network of three hidden layers, 40-20-10-10-3, then took half as many queries again as lines do.
 FEWEST = 4
@@ -124,7 +121,7 @@ class Ascent:
         wanted = 0.0
         for _ in range(1 if self.layers else _ROUNDS):
             search = self._gathered(family, back, wanted)
-            layer = search.run(self.rng, monotonic() + _SECONDS)
+            layer = search.run(self.rng)
             if layer is not None:
                 return layer
             if not search.found:

@@ -7,7 +7,6 @@ which it is off annihilates it too: that is the proof, and the unit's activation
 """
 
 from dataclasses import dataclass
-from time import monotonic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +30,9 @@ _ROUND = 32
 # Rounds without a new unit, besides twice those with, after which more points are better than more subsets.
 # Small layers are quick, and units that are off at few points need many subsets.
 _IDLE, _WORK = 20, 1e5
+# Rounds in all are _IDLE + _MOST / rank³, since a round takes time in proportion to rank³: about 30 s of one core at
+# 100 units. No clock decides, so that a run that is started again asks the same.
+_MOST = 3e8
 # Up to this rank subsets that leave no null vector but those of units are tried faster than larger null spaces.
 _SMALL = 40
 # A vector depends on others if less than this part of it is left besides them.
@@ -81,13 +83,13 @@ class DualSearch:
         """How many units were found, or what looks like one."""
         return len(self._found)
 
-    def run(self, rng: np.random.Generator, end: float) -> PatternLayer | None:
-        """The layer, if all its units are found before ``end`` (monotonic time) and their signs prove them."""
+    def run(self, rng: np.random.Generator) -> PatternLayer | None:
+        """The layer, if all its units are found and their signs prove them."""
         alive = np.flatnonzero(self._ranks)
         grams = np.einsum("nkr,nks->nrs", self._blocks, self._blocks)
         tried = rounds = last = 0
-        idle = _IDLE + _WORK / max(self.rank, 1) ** 3
-        while monotonic() < end and len(self._found) <= _FLOOD * self.rank and rounds <= idle + 2 * last:
+        idle, most = (_IDLE + work / max(self.rank, 1) ** 3 for work in (_WORK, _MOST))
+        while rounds <= min(most, idle + 2 * last) and len(self._found) <= _FLOOD * self.rank:
             rounds += 1
             before = len(self._found)
             subsets = [self._subset(alive, rng) for _ in range(_ROUND)]
