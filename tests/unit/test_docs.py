@@ -15,7 +15,6 @@ ADDING = sorted((DOCS / "adding").glob("*.md"))
 # Written by people or by generators of ours: cli.md is made by typer, word for word.
 PAGES = [*DOCS.glob("../*.md"), *sorted(path for path in DOCS.rglob("*.md") if path.name != "cli.md")]
 LONGEST_LINE, LONGEST_TABLE = 120, 30
-UNDER_WORK = {"deep.md"}
 # Instead: linear region, pre-activation, observation, ReLU smoothing, orientation, Gauss–Newton, the number itself.
 PRIVATE_WORDS = (
     *("cells?", "signals?", "sights?", "round corners", "which way around", "Gauss and Newton"),
@@ -66,13 +65,13 @@ def test_the_page_on_reading_names_every_measure():
         assert not [field.name for field in fields(record) if f"`{field.name}`" not in page]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in UNDER_WORK], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_are_wrapped(page):
     lines = enumerate(page.read_text().splitlines(), 1)
     assert not [number for number, line in lines if len(line) > LONGEST_LINE and not line.lstrip().startswith("|")]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in UNDER_WORK], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_large_tables_are_linked_data(page):
     tables = re.findall(r"(?:^ *\|.*\n)+", page.read_text(), re.MULTILINE)
     assert max((table.count("\n") - 2 for table in tables), default=0) <= LONGEST_TABLE
@@ -84,6 +83,6 @@ def test_commits_are_named_by_rows_not_by_pages(page):
     assert not [word for word in words if re.search("[0-9]", word) and re.search("[a-f]", word)]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in UNDER_WORK], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_pages_use_the_words_of_the_field(page):
     assert not re.findall(rf"\b(?:{'|'.join(PRIVATE_WORDS)})\b", page.read_text(), re.IGNORECASE)
