@@ -420,7 +420,8 @@ def test_canaries_are_few_and_counted_by_themselves(tmp_path):
     assert remote.spent.queries == server.rows
     assert remote.spent.queries - remote.spent.phases["canary"].queries == local.spent.queries
     assert remote.spent.queries <= 1.2 * local.spent.queries
-    assert all(np.array_equal(remote.parameters[name], local.parameters[name]) for name in local.parameters)
+    # In a batch with a canary the last digits of an answer may be others.
+    assert all(np.allclose(remote.parameters[name], local.parameters[name], atol=1e-11) for name in local.parameters)
 
 
 def test_a_model_that_is_exchanged_during_the_run_is_noticed(tmp_path):

@@ -22,6 +22,9 @@ _HOPELESS = (Outcome.NOT_PIECEWISE_LINEAR, Outcome.SATURATED)
 # What gradients show to have more than one hidden layer, values would only show again.
 _ONE_EXPLAINED = "two layers, one output explained"
 _SAID_AGAIN = (_ONE_EXPLAINED, Outcome.NOT_THIS_CLASS)
+# Gradient queries after which several layers are given up: six times what any network of benchmarks/deep.py took
+# that was recovered. Corners that are nearly sharp can keep the search on lines busy for ever.
+_DEEP_LIMIT = 12_000
 _STUDENT_NEXT = "no exact method applies; a student learns from the same answers: Auto(student=GradientMatching(…))"
 
 
@@ -69,7 +72,7 @@ class Auto:
 def _steps(offer: Offer, domain: Domain) -> dict[str, Callable[[Recorder, np.random.Generator], Reconstruction]]:
     linear, values = Linear(inputs=domain), TwoLayerFromValues(inputs=domain)
     if offer.gradient_rows == offer.outputs:
-        deep = Deep(inputs=domain)
+        deep = Deep(limit=_DEEP_LIMIT, inputs=domain)
         return {
             "linear": linear,
             "two layers": TwoLayer(),
