@@ -1,5 +1,6 @@
 """The tables and figures of docs/deep.md, from the rows of benchmarks/deep.py."""
 
+import textwrap
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -98,7 +99,7 @@ def _growth(depth: list[Row], width: list[Row]) -> str:
         axis.legend(fontsize=8)
     figure.savefig(PAGE.with_name("deep-growth.png"), dpi=120)
     fits = f"Fitted over the recovered runs, with standard errors: {'; '.join(fitted)}."
-    return "\n".join([*lines, "", fits])
+    return "\n".join([*lines, "", *textwrap.wrap(fits, 120)])
 
 
 def _exponent(units: list[int], numbers: list[int]) -> tuple[float, float, float]:
