@@ -62,7 +62,7 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="Count rows there, so that budgets outlive the server.")
     ] = None,
     budget_hours: Annotated[
-        float | None, typer.Option(metavar="N", help="Renew each client's budget after so many hours; else never.")
+        float | None, typer.Option(metavar="N", help="Renew each client's budget after this many hours; else never.")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows in a request.")] = 256,
     max_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest body of a request.")] = 2**24,

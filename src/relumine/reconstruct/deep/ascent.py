@@ -39,7 +39,7 @@ _FAR = 4.0
 _MIXED, _CENTRE = 4, 0.03
 # Output weights are constant if they explain the Jacobians up to this part.
 _CONSTANT = {True: 1e-7, False: 1e-3}
-# Whether one hidden layer is left is decided after this many answers, and so many times inputs per output.
+# Whether one hidden layer is left is decided after this many answers, and after multiples of the inputs per output.
 _TENSOR, _PER_OUTPUT, _AGAIN = 16, 4, 4
 # Rounds of the least squares for biases: patterns follow from biases, and biases from patterns.
 _BIASES = 6

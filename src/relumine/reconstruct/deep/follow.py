@@ -15,7 +15,7 @@ from relumine.oracle.base import Array
 from relumine.reconstruct.deep.layers import Layers, Mask
 from relumine.reconstruct.deep.search import Search
 
-# The boundary is looked for again on a stretch so many times as long as it is away from the corner.
+# The boundary is looked for again on a stretch this many times as long as it is away from the corner.
 _WIDE = 20.0
 # Corners lie within this distance of the origin in every coordinate.
 REACH = 32.0

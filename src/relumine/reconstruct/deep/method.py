@@ -18,9 +18,9 @@ from relumine.reconstruct.verification.domain import Domain
 
 # Fewer points than this are never compared.
 _LEAST_POINTS = 100
-# Patterns are proved by the signs at every answer: of such networks so many times fewer points per unit are compared.
+# Patterns are proved by the signs at every answer: points compared per unit are divided by this.
 _FEWER = 6
-# Growing is begun again so many times after a comparison failed, and each time so many wrong points are traced.
+# Attempts at growing after a comparison failed, and wrong points that are traced in each.
 _ATTEMPTS = 8
 _TRACES = 3
 # A network that misses no compared point by more than this part of the tolerance needs no polishing.
