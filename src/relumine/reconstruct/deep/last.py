@@ -13,11 +13,11 @@ from relumine.reconstruct.deep.units import Sighting
 from relumine.reconstruct.lines.shallow import Shallow, rank_one
 from relumine.reconstruct.network import Network
 
-# Equations from gradients: derivatives along random directions at every answered point, so many at least, and so many
-# times more equations than unknowns.
+# Equations from gradients: derivatives along random directions at every answered point, this many at least, and
+# enough for this many times as many equations as unknowns.
 _DIRECTIONS = 3
-# Answers that are not explained are a missing unit's if at least this share is, by so many times more equations than
-# unknowns; so many rounds find which, and are worth their time for so many unknowns.
+# Answers that are not explained are a missing unit's if at least _MOST of them are explained, with _TIMES as many
+# equations as unknowns; _ROUNDS rounds find which, and are worth their time up to _WIDEST unknowns.
 _MOST = 0.8
 _TIMES = 2
 _ROUNDS = 25

@@ -35,10 +35,10 @@ class Deep:
 
     With four outputs or more, activation patterns show the layers first (ascent.py). Where they do not:
     hyperplanes that return on different lines are the first layer. With some layers known, regions are chosen in which
-    as many of their features are on as can be (deep_cells.py); there the next layer looks like a first one, and its
-    units are proved in the same way (deep_next.py). Which way around a unit is turned shows in the gradients that it
-    takes part in (deep_pullback.py). Whether a layer is the last, linear least squares on all answers tells
-    (deep_last.py). Where the result differs from the target at fresh points, the unit behind that is traced.
+    as many of their features are on as can be (regions.py); there the next layer looks like a first one, and its
+    units are proved in the same way (next.py). The orientation of a unit shows in the gradients that it
+    takes part in (pullback.py). Whether a layer is the last, linear least squares on all answers tells
+    (last.py). Where the result differs from the target at fresh points, the unit behind that is traced.
 
     limit: give up after this many gradient queries
     points: how many fresh points to compare per hidden unit, by value queries: as many Gaussian ones as ones made to

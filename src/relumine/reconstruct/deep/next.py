@@ -24,18 +24,18 @@ _ACROSS = 1e-2
 _STEEP = 0.05
 # A region is searched within this distance of the origin in every coordinate.
 _REACH = 4.0
-# Of so many points the closest is connected with one at which a missing unit is on.
+# Of this many points the closest is connected with one at which a missing unit is on.
 _OTHERS = 20
-# What may be of a deeper layer is aimed at by so many stretches at once.
+# What may be of a deeper layer is aimed at by this many stretches at once.
 _BOLD = 12
-# So many regions next to where a unit was seen are tried for a place to see it again.
+# At most this many regions next to where a unit was seen are tried for a place to see it again.
 _NEIGHBOURS = 12
-# A boundary is followed from so many of the places where it was seen.
+# A boundary is followed from at most this many of the places where it was seen.
 _STARTS = 12
-# So many units whose row is known in part are taken into the last layer, with numbers no larger than this.
+# At most this many units whose row is known in part are taken into the last layer, with numbers no larger than this.
 _FILLED = 6
 _LARGEST = 1e3
-# So many times a unit is aimed at.
+# Attempts at seeing a unit.
 _PATIENCE = 4
 
 

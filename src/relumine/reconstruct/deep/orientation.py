@@ -1,6 +1,6 @@
-"""Which way around units are turned where their rows are dependent, as in a layer with more units than inputs.
+"""The orientation of units where their rows are dependent, as in a layer with more units than inputs.
 
-A deeper boundary that was followed across all of them (deep_follow.py) has told its weights A_k, and its normal is the
+A deeper boundary that was followed across all of them (follow.py) has told its weights A_k, and its normal is the
 sum of A_k·n_k over those units that are on: linear equations for the activation pattern. A few boundaries are enough.
 """
 

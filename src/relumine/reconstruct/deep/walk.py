@@ -1,6 +1,6 @@
 """Walk along a unit's boundary to where a feature is just on: Newton's method from region to region, without a query.
 
-Regions that are chosen in advance (deep_cells.py) need not meet the boundary of a unit that hardly ever switches. What
+Regions that are chosen in advance (regions.py) need not meet the boundary of a unit that hardly ever switches. What
 is known of its row says where the boundary runs, through however many regions.
 """
 
