@@ -404,23 +404,24 @@ class TensorSearch:
         centre = self.seen.points[cluster.base]
         return self.add(np.array([self.near(centre, cluster.radius) for _ in range(count)]), cluster)
 
-    def _split(self, first: int, second: int, depth: int = 0) -> None:
+    def _split(self, first: int, second: int) -> None:
         """Part two pieces at the point of their segment where their tangents meet, until units stand alone.
 
         With one unit between them that is a point of its boundary; with several, one between their boundaries.
         """
+        pairs = [(first, second, 0)]
+        while pairs:
+            first, second, depth = pairs.pop()
+            apart = np.linalg.norm(self.rest[second] - self.rest[first]) > self._error(first, second)
+            if apart and not self._single(first, second) and depth <= self._most:
+                (middle,) = self.add(self._meeting(first, second)[None], self.main)
+                pairs += [(middle, second, depth + 1), (first, middle, depth + 1)]
+
+    def _meeting(self, first: int, second: int) -> Array:
+        """Where on the segment between two answers their tangents meet; its middle where that is at an end."""
         difference = self.rest[second] - self.rest[first]
-        if (
-            np.linalg.norm(difference) <= self._error(first, second)
-            or self._single(first, second)
-            or depth > self._most
-        ):
-            return
         start, end = self._homogeneous([first, second])
         values, slopes = difference @ start, difference @ (end - start)
         meet = -float(values @ slopes) / max(float(slopes @ slopes), 1e-300)
-        share = meet if _EDGE < meet < 1 - _EDGE else 0.5
-        begin = self.seen.points[first]
-        (middle,) = self.add((begin + share * (self.seen.points[second] - begin))[None], self.main)
-        self._split(first, middle, depth + 1)
-        self._split(middle, second, depth + 1)
+        begin: Array = self.seen.points[first]
+        return begin + (meet if _EDGE < meet < 1 - _EDGE else 0.5) * (self.seen.points[second] - begin)
