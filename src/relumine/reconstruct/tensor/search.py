@@ -423,5 +423,6 @@ class TensorSearch:
         start, end = self._homogeneous([first, second])
         values, slopes = difference @ start, difference @ (end - start)
         meet = -float(values @ slopes) / max(float(slopes @ slopes), 1e-300)
-        begin: Array = self.seen.points[first]
-        return begin + (meet if _EDGE < meet < 1 - _EDGE else 0.5) * (self.seen.points[second] - begin)
+        share = meet if _EDGE < meet < 1 - _EDGE else 0.5
+        point: Array = self.seen.points[first] + share * (self.seen.points[second] - self.seen.points[first])
+        return point
