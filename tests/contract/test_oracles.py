@@ -222,11 +222,10 @@ SUBJECTS: dict[str, Subject] = {
     "link, torch": lambda: rl.LogitLink(torch_oracle(**probabilities)),
     "link, sklearn": lambda: rl.LogitLink(sklearn_oracle(classifier, "classes", 2)),
     "link, values only": lambda: rl.LogitLink(two_layer(D, 9, 3, gradients="none", **probabilities).oracle),
-    "differences": lambda: rl.FiniteDifferences(two_layer(D, 9, 3, gradients="none").oracle),
-    "differences, K=1": lambda: rl.FiniteDifferences(two_layer(D, 9).oracle),
-    "differences, fixed": lambda: rl.FiniteDifferences(two_layer(D, 9, 3).oracle, 1e-6),
+    "differences": lambda: rl.FiniteDifferences(two_layer(D, 9, 3, gradients="none").oracle, 1e-6),
+    "differences, K=1": lambda: rl.FiniteDifferences(two_layer(D, 9).oracle, 1e-6),
     "differences, link": lambda: rl.FiniteDifferences(
-        rl.LogitLink(two_layer(D, 9, 3, gradients="none", **probabilities).oracle)
+        rl.LogitLink(two_layer(D, 9, 3, gradients="none", **probabilities).oracle), 1e-6
     ),
     "divided": lambda: rl.DividedByInput(shown(times)),
     "divided, top": lambda: rl.DividedByInput(shown(times, gradients="top")),

@@ -87,6 +87,16 @@ def test_a_box_is_searched_from_inside():
         assert np.abs(result.predict(x) - problem.predict(x)).max() <= 1e-9
 
 
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_lines_of_a_small_box_start_where_there_is_room(seed):
+    """Compared points may be corners of the box, which random directions leave at once."""
+    problem = two_layer(10, 20, 3, seed=seed, gradients="top", values="probabilities")
+    result = rl.TwoLayer()(Boxed(problem.oracle, (-2.0, 2.0)), rng=seed)
+    x = np.random.default_rng(seed).uniform(-2, 2, (5000, 10))
+    assert result.outcome is RECOVERED
+    assert np.abs(result.predict(x) - problem.predict(x)).max() <= 1e-7
+
+
 @pytest.mark.parametrize("sharper", [1, 10])
 def test_saturated_probabilities_show_their_units_where_classes_meet(sharper):
     """Ten times as large logits leave 1 − p < 1e-8 at most points."""

@@ -19,7 +19,7 @@ class Averaged:
 
     Noise that is fresh at every question falls with the square root of ``times``. Noise that is always the same for the
     same input does not; it is other noise a little beside. With ``spread`` the questions are asked in pairs, x + δ and
-    x − δ, with δ random and of this share of the input's size: within one cell of a piecewise linear target δ cancels.
+    x − δ, with δ random and of this share of the input's size: within one linear region δ cancels.
 
     rounded: answer no more digits than the mean can be trusted with, for methods that see from the numbers themselves
              how far to trust them. The standard error is taken from the first answer that shows noise.

@@ -8,7 +8,7 @@ from relumine.adapt.base import AdapterByValues, as_seen, inside
 from relumine.errors import BadAnswerError
 from relumine.oracle.base import Array, DType, Oracle, explained_outputs
 
-# The first step, as a share of the input's size, and how often it may be divided by 4 to stay within a cell.
+# The first step, as a share of the input's size, and how often it may be divided by 4 to stay in a linear region.
 _STEP: dict[DType, float] = {"float64": 2.0**-6, "float32": 2.0**-4}
 _SHORTER = 20
 
@@ -27,7 +27,7 @@ class ScaledByValues(AdapterByValues):
     A map m = c ∇f(x) with an unknown factor c (the same for all coordinates) has lost c alone. The values' slope along
     one direction v is ⟨∇f(x), v⟩, hence 1/c = slope / ⟨m, v⟩. The slope is taken from five values, at x and on both
     sides; where those of neither side lie on a line, there are kinks between, and a shorter step is taken. Points of
-    one cell have the same map and the same factor, so it is found once and then confirmed by two values.
+    one linear region have the same map and the same factor, so it is found once and then confirmed by two values.
 
     signed: whether the map has signs. Without, directions are axes: one per output, along which the map is largest,
             and the result is |∇f(x)|.
@@ -39,7 +39,7 @@ class ScaledByValues(AdapterByValues):
         self._known: list[tuple[Array, Array]] = []
 
     def _plain(self, maps: Array) -> Array:
-        # Divided by its own largest number a map is the same all over a cell, whatever scale it came with.
+        # Divided by its own largest number a map is the same all over a linear region, whatever scale it came with.
         largest = np.abs(maps).max(axis=2, keepdims=True)
         plain: Array = maps / np.where(largest > 0, largest, 1)
         return plain

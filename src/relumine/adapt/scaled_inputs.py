@@ -11,9 +11,9 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
 class ScaledInputs:
     """The target seen from afar: f(factor · u) as a function of u, with its gradients.
 
-    SmoothGrad averages gradients at x + noise, and the noise does not grow with x. At ``factor`` times the distance
-    all those points lie in one cell, except next to its walls, so the average is the gradient. A clone of this oracle
-    is the target's with its first layer multiplied by ``factor``.
+    SmoothGrad averages gradients at x + noise, and the noise does not grow with x. At ``factor`` times the distance all
+    those points lie in one linear region, except next to its boundary, so the average is the gradient. A clone of this
+    oracle is the target's with its first layer multiplied by ``factor``.
 
     power: 2 where explanations are squares of gradients
     """

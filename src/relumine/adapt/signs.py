@@ -14,7 +14,7 @@ from relumine.oracle.base import Array, DType, Oracle, explained_outputs
 # How many signs one value query tells: as many as its digits can separate.
 _PACKED: dict[DType, int] = {"float64": 12, "float32": 2}
 # The first step, as a share of the input's size, how much shorter it is where values are smooth, and how often it may
-# be changed (turned round, then divided by 4) to stay within a cell.
+# be changed (turned round, then divided by 4) to stay within a linear region.
 _STEP: dict[DType, float] = {"float64": 2.0**-8, "float32": 2.0**-6}
 _SMOOTHER: dict[DType, float] = {"float64": 2.0**-6, "float32": 1.0}
 _ATTEMPTS = 36
@@ -37,10 +37,11 @@ class _SignBlock:
 class SignsFromValues(AdapterByValues):
     """Gives |∇f(x)| its signs.
 
-    Within a cell f(x + δ) − f(x) = Σ sᵢ |∂f/∂xᵢ| δᵢ. Where δ moves n coordinates by different lengths, the 2ⁿ sums of
-    signed magnitudes differ, and the value at x + δ tells which it is: n = 12 in float64, 2 in float32. A difference
-    that fits none of them shows a kink between: x − δ is asked, then shorter steps. One that fits two is asked again
-    with fewer coordinates. Probabilities bend everywhere, so of them x + δ/2 is asked too, which takes the bend away.
+    Within a linear region f(x + δ) − f(x) = Σ sᵢ |∂f/∂xᵢ| δᵢ. Where δ moves n coordinates by different lengths, the 2ⁿ
+    sums of signed magnitudes differ, and the value at x + δ tells which it is: n = 12 in float64, 2 in float32. A
+    difference that fits none of them shows a kink between: x − δ is asked, then shorter steps. One that fits two is
+    asked again with fewer coordinates. Probabilities bend everywhere, so of them x + δ/2 is asked too, which takes the
+    bend away.
 
     power: 2 where the maps are squares of the gradient's coordinates
     """

@@ -1,29 +1,17 @@
 """FiniteDifferences: gradients from value queries (the paper's appendix C)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from math import sqrt
+from dataclasses import replace
 
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, DType, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
 
 Step = Callable[[Array], float]
 
 # Numbers sent at once: 32 MB.
 _NUMBERS_AT_ONCE = 2**22
-
-# Per precision of the target: the smallest radius that is searched for kinks, as a share of the input's size.
-_SMALLEST_RADIUS: dict[DType, float] = {"float64": 2.0**-20, "float32": 2.0**-12}
-
-# A second difference counts as 0 below this many times the noise.
-_NOISE_MARGIN = 16.0
-
-# A kink met at distance r along a random line is really at r·|cos| ≈ r·|N(0, 1)|/√d. A step of r/(10·√d) reaches it
-# only if |N(0, 1)| < 1/10 on each of six lines (probability 3e-7) and its normal is an axis.
-_LINES = 6
-_SAFE = 0.1
 
 
 class FiniteDifferences:
@@ -31,20 +19,19 @@ class FiniteDifferences:
 
     Each gradient is d + 1 value queries: f at x, and at x moved by ``step`` along each axis. Where f is linear
     between these points (no kink within ``step``) the difference is the gradient, up to rounding: the values' error
-    divided by ``step``. So the longest step that stays within the cell is the best.
+    divided by ``step``. So the longest step that stays within the linear region is the best.
 
-    step: a positive number, such as ``paper_step(...)``; or a function of the input, such as ``KinkStep(oracle)``,
-          which is the default
+    step: a positive number, such as ``paper_step(...)``, or a function of the input
 
-    To have value queries counted, put the meter inside: ``FiniteDifferences(Metered(oracle))``.
+    To have value queries counted, put the meter inside: ``FiniteDifferences(Metered(oracle), step)``.
     Axes along which a step would leave the offer's box are walked backwards.
     """
 
-    def __init__(self, oracle: Oracle, step: float | Step | None = None) -> None:
+    def __init__(self, oracle: Oracle, step: float | Step) -> None:
         if oracle.offer.values not in ("real", "logits", "probabilities"):
             raise MisuseError(f"FiniteDifferences: expected values that are numbers, got {oracle.offer.values!r}")
         self._oracle = oracle
-        self._step = _constant(step) if isinstance(step, int | float) else step or KinkStep(oracle)
+        self._step = _constant(step) if isinstance(step, int | float) else step
         self._offer = replace(oracle.offer, gradients="all")
 
     @property
@@ -86,9 +73,7 @@ class FiniteDifferences:
         seen = points.astype(self._offer.dtype).astype(np.float64)
         moved: Array = np.diagonal(seen[:, 1:] - seen[:, :1], axis1=1, axis2=2)
         if not moved.all():
-            raise MisuseError(
-                f"step: so small that {self._offer.dtype} inputs do not move; choose a longer one, or KinkStep(oracle)"
-            )
+            raise MisuseError(f"step: so small that {self._offer.dtype} inputs do not move; choose a longer one")
         return moved
 
 
@@ -96,86 +81,13 @@ def paper_step(delta: float, epsilon: float, l: float, h: int) -> float:
     """The step s = δε / (2(2−δ)lh) of the paper's theorem 3.
 
     Printed is …lε in the theorem and …lh in its proof; the proof is right. With it, all points that Algorithm 1a may
-    ask on its line (u + iεv with |i| ≤ l/ε) have their steps within their cells with probability 1 − δ/(2−δ).
+    ask on its line (u + iεv with |i| ≤ l/ε) have their steps within their linear regions with probability 1 − δ/(2−δ).
     """
     if not 0 < delta < 1 or min(epsilon, l, h) <= 0:
         raise MisuseError(
             f"paper_step: expected 0 < delta < 1 and positive epsilon, l, h; got {delta}, {epsilon}, {l}, {h}"
         )
     return delta * epsilon / (2 * (2 - delta) * l * h)
-
-
-@dataclass(frozen=True)
-class KinkStep:
-    """A step for each input, as long as its cell safely allows: a fraction of the distance to the next kink.
-
-    The distance is found by values on six random lines through the input: on each, both ways, second differences
-    vanish as long as there is no kink. Halving a radius until all of them do costs 12 values per halving, and 49
-    before the first. Unlike the paper's step this needs no δ, ε, l or h, and it loses few digits: the paper's, with
-    ε as its theorem 2 demands, is below the resolution of float64 from a few dozen units on.
-    """
-
-    oracle: Oracle
-    rng: int | np.random.Generator | None = 0
-    _rng: np.random.Generator = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_rng", np.random.default_rng(self.rng))
-
-    def __call__(self, row: Array) -> float:
-        return _SAFE / sqrt(len(row)) * kink_distance(self.oracle, row, self._rng)
-
-
-def kink_distance(oracle: Oracle, row: Array, rng: np.random.Generator) -> float:
-    """A radius within which f has no kink on six random lines through ``row``; at least half the largest such."""
-    offer = oracle.offer
-    directions = _directions(offer, row, rng)
-    radius = _reach(offer, row, directions)
-    smallest = radius * _SMALLEST_RADIUS[offer.dtype]
-
-    def at(distance: float) -> Array:
-        return oracle(row + distance * directions, gradients=False).values
-
-    here = oracle(row[None], gradients=False).values
-    # Next to the input there is (all but surely) no kink: what bends there is rounding. The median forgives one.
-    noise = np.median(_bend(here, at(smallest / 2), at(smallest)))
-    far, middle = at(radius), at(radius / 2)
-    rounding = np.finfo(offer.dtype).eps
-    while radius > 2 * smallest:
-        largest = max(np.abs(here).max(), np.abs(far).max())
-        if _bend(here, middle, far).max() <= _NOISE_MARGIN * max(noise, rounding * largest):
-            break
-        radius /= 2
-        far, middle = middle, at(radius / 2)
-    return radius
-
-
-def _bend(here: Array, middle: Array, far: Array) -> Array:
-    """How far each direction's three points are from lying on a line: the largest over the outputs."""
-    result: Array = np.abs(here - 2 * middle + far).max(axis=1)
-    return result
-
-
-def _directions(offer: Offer, row: Array, rng: np.random.Generator) -> Array:
-    """Unit vectors both ways along random lines, but inwards for coordinates at an edge of the box."""
-    lines = rng.standard_normal((_LINES, len(row)))
-    lines /= np.linalg.norm(lines, axis=1, keepdims=True)
-    result: Array = np.vstack([lines, -lines])
-    if offer.box is not None:
-        low, high = offer.box
-        edge = 1e-3 * (high - low)
-        result = np.where(row < low + edge, np.abs(result), np.where(row > high - edge, -np.abs(result), result))
-    return result
-
-
-def _reach(offer: Offer, row: Array, directions: Array) -> float:
-    """The first radius to try: the size of the input's coordinates, at least 1, or what the box leaves."""
-    size = max(1.0, float(np.linalg.norm(row)) / sqrt(len(row)))
-    if offer.box is None:
-        return size
-    inside = np.clip(row, *offer.box)
-    room = np.where(directions > 0, offer.box[1] - inside, inside - offer.box[0])
-    return min(size, float((room / np.abs(directions)).min()))
 
 
 def _constant(step: float) -> Step:

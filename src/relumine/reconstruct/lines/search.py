@@ -73,8 +73,8 @@ class Line:
         """The lowest and highest t inside the box."""
         if box is None:
             return -np.inf, np.inf
-        with np.errstate(divide="ignore"):
-            hits = (np.array(box)[:, None] - self.start) / self.direction
+        moves = self.direction != 0  # along an edge of the box some coordinates stay
+        hits = (np.array(box)[:, None] - self.start[moves]) / self.direction[moves]
         return float(hits.min(axis=0).max()), float(hits.max(axis=0).min())
 
     def sights(self, t: list[float], points: Array, answer: Answer, noise: Noise) -> list[Sight]:

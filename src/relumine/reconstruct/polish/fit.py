@@ -20,7 +20,7 @@ _INNER = 1000
 _LARGEST = 5e6
 
 
-class Fit:
+class NetworkFit:
     """A network beside the answers: residuals, and their derivative by all parameters."""
 
     def __init__(self, network: Network, answers: Answers, noise: Noise) -> None:
@@ -74,7 +74,7 @@ class Fit:
         if len(network.hidden) != 1 or not len(answers.jacobians) or network.weights[-1].size > LARGEST:
             return None
         first, last = network.weights
-        on, hidden, linear = self._on[0], self.signals[1], network.skip is not None
+        on, hidden, linear = self._on[0], self.features[1], network.skip is not None
         return ShallowStep((first, last), answers.points, on, hidden, self._errors, linear=linear)
 
     def _solved_at_once(self, step: ShallowStep, residuals: Array) -> Array:
@@ -114,9 +114,8 @@ class Fit:
             grams, share = _grams(self.network, self._sloped, len(of_entry)), float(np.median(of_entry)) / of_value
         else:
             outs, grams, share = biases, [np.zeros(())] * len(biases), np.ones(len(of_value))
-        intos = [
-            gram + (signal * share[:, None] ** 2).T @ signal for gram, signal in zip(grams, self.signals, strict=True)
-        ]
+        entering = zip(grams, self.features, strict=True)
+        intos = [gram + (feature * share[:, None] ** 2).T @ feature for gram, feature in entering]
         count = len(of_entry) or max(len(of_value), 1)
         weights = [(_inverse_root(out), _inverse_root(into / count)) for out, into in zip(outs, intos, strict=True)]
         return [*weights, *((_inverse_root(out), np.ones((1, 1))) for out in biases)]
@@ -140,18 +139,18 @@ class Fit:
     # -- predictions, for patterns that are given
 
     @cached_property
-    def signals(self) -> list[Array]:
+    def features(self) -> list[Array]:
         """What enters each layer."""
-        signals = [self.answers.points]
+        features = [self.answers.points]
         for weight, bias, on in zip(self.network.weights, self.network.biases, self._on, strict=False):
-            signals.append((signals[-1] @ weight.T + bias) * on)
-        return signals
+            features.append((features[-1] @ weight.T + bias) * on)
+        return features
 
     @cached_property
     def values(self) -> Array:
         """What the network answers."""
         network = self.network
-        values: Array = self.signals[-1] @ network.weights[-1].T + network.biases[-1]
+        values: Array = self.features[-1] @ network.weights[-1].T + network.biases[-1]
         return values if network.skip is None else values + self.answers.points @ network.skip.T
 
     @cached_property
@@ -174,7 +173,7 @@ class Fit:
         weights, biases = moves[:depth], moves[depth : 2 * depth]
         change = np.zeros_like(self.answers.points)
         for i in range(depth):
-            change = self.signals[i] @ weights[i].T + biases[i] + (change @ network.weights[i].T if i else 0)
+            change = self.features[i] @ weights[i].T + biases[i] + (change @ network.weights[i].T if i else 0)
             change = change * self._on[i] if i < depth - 1 else change
         slope: Array = np.zeros(())
         for i in reversed(range(depth)):
@@ -198,7 +197,7 @@ class Fit:
                 slope = (slope @ network.weights[i].T) * self._sloped[i][:, None, :]
         biases: list[Array] = []
         for i in reversed(range(depth)):
-            weights[i] = weights[i] + back.T @ self.signals[i]
+            weights[i] = weights[i] + back.T @ self.features[i]
             biases.insert(0, back.sum(axis=0))
             if i:
                 back = (back @ network.weights[i]) * self._on[i - 1]

@@ -12,7 +12,7 @@ from relumine.oracle.base import Array
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.polish.answers import Answers
-from relumine.reconstruct.polish.fit import Fit
+from relumine.reconstruct.polish.fit import NetworkFit
 
 # Gauss–Newton steps; the first does nearly all, the others follow the activation patterns that it changed.
 _STEPS = 6
@@ -23,7 +23,7 @@ _GAIN = 1e-3
 class Polished:
     """A network that was polished, beside the answers that it was polished with."""
 
-    def __init__(self, fit: Fit) -> None:
+    def __init__(self, fit: NetworkFit) -> None:
         self._fit = fit
 
     @property
@@ -61,9 +61,9 @@ def polished(network: Network, answers: Answers, noise: Noise) -> Polished:
     Where all parameters take too long, only the biases are fitted, to the values: these are what a search finds least
     exactly. So it is for large networks whose answers are not rounded: there nothing else is far off.
     """
-    fit = Fit(network, answers, noise)
+    fit = NetworkFit(network, answers, noise)
     if not fit.whole:
-        return Polished(Fit(fit.moved(fit.biases()), answers, noise))
+        return Polished(NetworkFit(fit.moved(fit.biases()), answers, noise))
     for _ in range(_STEPS):
         better = _improved(fit, answers, noise)
         if better is None:
@@ -74,10 +74,10 @@ def polished(network: Network, answers: Answers, noise: Noise) -> Polished:
     return Polished(fit)
 
 
-def _improved(fit: Fit, answers: Answers, noise: Noise) -> Fit | None:
+def _improved(fit: NetworkFit, answers: Answers, noise: Noise) -> NetworkFit | None:
     step = fit.solved(fit.residuals)
     for share in (1.0, 0.3):  # a full step may leave the patterns for which it was computed
-        better = Fit(fit.moved(share * step), answers, noise)
+        better = NetworkFit(fit.moved(share * step), answers, noise)
         if better.misfit < fit.misfit:
             return better
     return None

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Array
 from relumine.reconstruct.network import Network
 
-# A unit whose signal is smaller than this part of what it is at points as far out may be on or off.
+# A unit whose pre-activation is smaller than this part of what it is at points as far out may be on or off.
 _NEAR = 0.03
 # Through this many random directions a gradient is seen at a sixteenth of its size squared at least, nearly surely.
 _PROBES = 8
@@ -17,15 +17,15 @@ Pattern = list[NDArray[np.bool_]]
 def matched(network: Network, points: Array, jacobians: Array) -> Pattern:
     """Patterns at n points, in which a unit close to its boundary is on where the answered gradient says so.
 
-    The first m points have Jacobians. A boundary is only known as well as noise allows; a point in a narrow cell may
+    The first m points have Jacobians. A boundary is only known as well as noise allows; a point in a narrow region may
     lie on its other side.
     """
-    signals, on = _signals(network, points)
+    pre_activations, on = _pre_activations(network, points)
     lengths = 1 + np.linalg.norm(points[: len(jacobians)], axis=1)
     widths = [np.linalg.norm(weight, axis=1) for weight in network.weights]
     near = [
-        np.abs(signal[: len(jacobians)]) <= _NEAR * lengths[:, None] * width
-        for signal, width in zip(signals, widths, strict=False)
+        np.abs(before[: len(jacobians)]) <= _NEAR * lengths[:, None] * width
+        for before, width in zip(pre_activations, widths, strict=False)
     ]
     for row in _doubtful(network, jacobians, on, near):
         _match(network, jacobians[row], [layer[row] for layer in on], [layer[row] for layer in near])
@@ -67,7 +67,7 @@ def _match(network: Network, jacobian: Array, on: Pattern, near: Pattern) -> Non
 
 def _gains(network: Network, jacobian: Array, on: Pattern) -> list[Array]:
     """For every hidden unit: by how much |answer − prediction|² falls if this unit is turned."""
-    behind: list[Array] = []  # by each layer's signals, the derivative of these by the input
+    behind: list[Array] = []  # the derivative of each layer's pre-activations by the input
     rows = np.eye(0)
     for i, weight in enumerate(network.weights[:-1]):
         rows = weight if i == 0 else weight @ (on[i - 1][:, None] * rows)
@@ -85,11 +85,11 @@ def _gains(network: Network, jacobian: Array, on: Pattern) -> list[Array]:
     return gains
 
 
-def _signals(network: Network, points: Array) -> tuple[list[Array], Pattern]:
-    """Every hidden layer's signals before its relu, and which are on."""
-    signals, on, entering = [], [], points
+def _pre_activations(network: Network, points: Array) -> tuple[list[Array], Pattern]:
+    """Every hidden layer's pre-activations, and which are on."""
+    pre_activations, on, entering = [], [], points
     for weight, bias in zip(network.weights[:-1], network.biases[:-1], strict=True):
-        signals.append(entering @ weight.T + bias)
-        on.append(signals[-1] > 0)
-        entering = np.maximum(signals[-1], 0)
-    return signals, on
+        pre_activations.append(entering @ weight.T + bias)
+        on.append(pre_activations[-1] > 0)
+        entering = np.maximum(pre_activations[-1], 0)
+    return pre_activations, on

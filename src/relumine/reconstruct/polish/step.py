@@ -61,7 +61,7 @@ class ShallowStep:
         self._steep = self._reaching(self._on, linear)
 
     def _reaching(self, on: NDArray[Any], linear: bool) -> Array:
-        """n×K×e: by how much the outputs follow each row's signal.
+        """n×K×e: by how much the outputs follow each pre-activation.
 
         A linear term is one more unit for each output, always on, whose output weights are known.
         """
@@ -143,8 +143,8 @@ class ShallowStep:
 
     def _seen(self, rows: Array, weights: Array) -> Array:
         """n·K: by how much values change with these moves, in units of their errors."""
-        signals = self._points @ rows.T
-        change = np.einsum("pke,pe->pk", self._reach, signals) + self._hidden @ weights.T
+        moved = self._points @ rows.T
+        change = np.einsum("pke,pe->pk", self._reach, moved) + self._hidden @ weights.T
         result: Array = (change * self._per_value[:, None]).ravel()
         return result
 

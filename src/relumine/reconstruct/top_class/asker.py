@@ -1,4 +1,4 @@
-"""Asker: the questions of top_class.py. Where to begin, what a line shows, and which line to ask next."""
+"""TopClassAsker: the questions of method.py. Where to begin, what a line shows, and which line to ask next."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,25 +9,26 @@ from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Outcome, Stop
-from relumine.reconstruct.top_class.line import Seen, seen_by_profile, seen_by_tangents
-from relumine.reconstruct.top_class.observations import OneGradient, Sights
+from relumine.reconstruct.top_class.line import UnitBoundary, boundaries_by_profile, boundaries_by_tangents
+from relumine.reconstruct.top_class.observations import OneGradient, TopGradients
 from relumine.reconstruct.top_class.slopes import SlopeSearch
 from relumine.reconstruct.verification.comparison import Comparison
 
-# How far out a line is searched, and how close two points are that lie in one cell nearly always (as in two_layer.py).
+# How far out a line is searched, and how close two points are that lie in one linear region nearly always (as in
+# two_layer/).
 _FAR = {"float64": 1e5, "float32": 1e3}
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
 # Below this noise floor differences of values are slopes.
 _EXACT = 1e-12
-# So many times more points are compared where a box limits the search.
+# This many times as many points are compared where a box limits the search.
 _IN_A_BOX = 25
-# The border of two classes is found by so many halvings.
+# The border of two classes is found by this many halvings.
 _HALVINGS = 16
 # A line through a compared point begins a little beside it, so that nothing is asked twice.
 _ASIDE = 0.01
 
 
-class Asker:
+class TopClassAsker:
     """Asks the oracle: ``comparison`` has the values at fresh points, ``noise`` what the answers look like."""
 
     def __init__(self, meter: Metered, rng: np.random.Generator, limit: int) -> None:
@@ -45,13 +46,13 @@ class Asker:
         """What the target promises."""
         return self.meter.offer
 
-    def _ask(self, points: Array) -> Sights:
+    def _ask(self, points: Array) -> TopGradients:
         self._asked += len(points)
         if self._asked > self._limit:
             raise Stop(Outcome.NOT_THIS_CLASS, f"{self._limit} gradient queries were not enough; raise `limit`")
-        return self.oracle.sights(points)
+        return self.oracle.explained(points)
 
-    def _ask_on(self, line: Line, t: list[float]) -> Sights:
+    def _ask_on(self, line: Line, t: list[float]) -> TopGradients:
         return self._ask(self.comparison.representable(line.points(t)))
 
     def values(self, points: Array) -> Array:
@@ -67,37 +68,37 @@ class Asker:
 
     # -- where to begin
 
-    def calibrate(self) -> tuple[Line, Sights]:
+    def calibrate(self) -> tuple[Line, TopGradients]:
         """Find the noise, and a line on which answers are finite; logits' gradients must be constant nearby."""
         near = _NEAR[self.offer.dtype]
         for _ in range(3):
-            line, sights = self._finite_line(near)
-            shown = np.concatenate([sights.values.ravel(), sights.gradients.ravel()])
+            line, samples = self._finite_line(near)
+            shown = np.concatenate([samples.values.ravel(), samples.gradients.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
             if self.oracle.link is not None:
-                return line, sights
-            first, second = sights.gradients
+                return line, samples
+            first, second = samples.gradients
             allowed = self.noise.of(float(np.linalg.norm(first)), first.size)
-            if sights.tops[0] == sights.tops[1] and float(np.linalg.norm(second - first)) <= allowed:
-                self._refuse_foreign_gradients(sights)
-                return line, sights
+            if samples.tops[0] == samples.tops[1] and float(np.linalg.norm(second - first)) <= allowed:
+                self._refuse_foreign_gradients(samples)
+                return line, samples
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"3 of 3 gradients changed within {near:g}")
 
-    def _finite_line(self, near: float) -> tuple[Line, Sights]:
+    def _finite_line(self, near: float) -> tuple[Line, TopGradients]:
         for _ in range(12):
             line = self._line()
-            sights = self._ask_on(line, [0.0, near])
-            if np.isfinite(sights.values).all():
-                return line, sights
+            samples = self._ask_on(line, [0.0, near])
+            if np.isfinite(samples.values).all():
+                return line, samples
             self.comparison.scale /= 2
         raise Stop(Outcome.SATURATED)
 
-    def _refuse_foreign_gradients(self, sights: Sights) -> None:
+    def _refuse_foreign_gradients(self, samples: TopGradients) -> None:
         """Between two close points the value must change as the gradient says."""
-        moved = sights.points[1] - sights.points[0]
-        expected, change = float(sights.gradients[0] @ moved), float(np.diff(sights.explained)[0])
-        allowed = 16 * self.noise.of(float(np.abs(sights.values).max()), 1)
-        length = float(np.linalg.norm(sights.gradients[0]) * np.linalg.norm(moved)) / np.sqrt(moved.size)
+        moved = samples.points[1] - samples.points[0]
+        expected, change = float(samples.gradients[0] @ moved), float(np.diff(samples.explained)[0])
+        allowed = 16 * self.noise.of(float(np.abs(samples.values).max()), 1)
+        length = float(np.linalg.norm(samples.gradients[0]) * np.linalg.norm(moved)) / np.sqrt(moved.size)
         if abs(change - expected) > allowed + 0.1 * length:
             raise Stop(
                 Outcome.NOT_THIS_CLASS, "the values do not change as the gradients say: they are of another thing"
@@ -105,13 +106,13 @@ class Asker:
 
     # -- a line
 
-    def search(self, line: Line, calibrated: Sights | None) -> tuple[list[Seen], Sights]:
-        """The units that a line shows; ``calibrated`` are the sights from which the first line began."""
+    def search(self, line: Line, calibrated: TopGradients | None) -> tuple[list[UnitBoundary], TopGradients]:
+        """The units that a line shows; ``calibrated`` are the samples from which the first line began."""
         if self.oracle.link is None:
             begin = self._begin(line, calibrated)
             cheaply = calibrated is not None and self.noise.floor <= _EXACT and self.offer.box is None
             found = self._by_slopes(line, begin) if cheaply else None
-            return found or seen_by_tangents(line, begin, self._ask_on, self.noise)
+            return found or boundaries_by_tangents(line, begin, self._ask_on, self.noise)
         profile = Profile(
             lambda t: self._values_on(line, t)[1],
             self.noise,
@@ -119,9 +120,11 @@ class Asker:
             limit=0.5 * self.oracle.link.limit,
             found=self.meter.found,
         )
-        return seen_by_profile(line, profile, self._ask_on, self.noise)
+        return boundaries_by_profile(line, profile, self._ask_on, self.noise)
 
-    def _by_slopes(self, line: Line, begin: tuple[list[float], Sights]) -> tuple[list[Seen], Sights] | None:
+    def _by_slopes(
+        self, line: Line, begin: tuple[list[float], TopGradients]
+    ) -> tuple[list[UnitBoundary], TopGradients] | None:
         """The cheap way: what it overlooks is found on further lines."""
         search = SlopeSearch(line, self._ask_on, self._values_on, self.noise)
         found = search.seen(begin)
@@ -132,7 +135,7 @@ class Asker:
         points = self.comparison.representable(line.points(t))
         return points, self.values(points)
 
-    def _begin(self, line: Line, calibrated: Sights | None) -> tuple[list[float], Sights]:
+    def _begin(self, line: Line, calibrated: TopGradients | None) -> tuple[list[float], TopGradients]:
         """The ends of a line and something between them."""
         low, high = line.within(self.offer.box)
         far = _FAR[self.offer.dtype]
@@ -147,7 +150,7 @@ class Asker:
             return self.comparison.line()
         return _between(*self.comparison.fresh(2))
 
-    def next_line(self, known: Sights, wrong: NDArray[np.intp]) -> Line:
+    def next_line(self, known: TopGradients, wrong: NDArray[np.intp]) -> Line:
         """Through a compared point whose largest output was seldom on top so far: it may see what others do not.
 
         In a box from a point that is ``wrong`` to one that is not: the segment crosses what is missing.
@@ -161,7 +164,10 @@ class Asker:
         start = self.comparison.points[order[0]]
         if self.offer.box is not None and (self.oracle.link is None or self.rng.random() < 0.5):
             return _between(*self.comparison.points[self._pair(wrong)])
-        line = Line(start + _ASIDE * (line.direction if self.offer.box is None else 0), line.direction)
+        if self.offer.box is None:
+            line = Line(start + _ASIDE * line.direction, line.direction)
+        else:  # a corner of the box leaves no room for a line in a random direction
+            line = _between(start, self.comparison.fresh(1)[0])
         return line if self.oracle.link is None else self._where_classes_meet(line, order)
 
     def _pair(self, wrong: NDArray[np.intp]) -> list[int]:

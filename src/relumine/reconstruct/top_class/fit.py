@@ -6,8 +6,8 @@ from scipy.linalg import lstsq
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.lines.shallow import Shallow
-from relumine.reconstruct.top_class.line import Seen
-from relumine.reconstruct.top_class.observations import Sights
+from relumine.reconstruct.top_class.line import UnitBoundary
+from relumine.reconstruct.top_class.observations import TopGradients
 
 # On the side where a unit is off it takes no part in any gradient; of its part on the other side this much is noise.
 _OFF = 1e-2
@@ -18,45 +18,43 @@ _OUTSIDE = 1e-2
 _DEPENDENT = 1e-4
 # A gradient this much smaller than the largest is mostly rounding.
 _LOST = 1e-10
-# Points that miss are trusted less in so many steps.
-_REWEIGHTED = 20
 
 
-def boundaries(seen: list[Seen], dimension: int) -> tuple[Array, Array]:
+def boundaries(seen: list[UnitBoundary], dimension: int) -> tuple[Array, Array]:
     """m×d rows, m biases."""
     rows = np.array([unit.row for unit in seen]).reshape(-1, dimension)
     return rows, np.array([unit.bias for unit in seen])
 
 
-def orientations(seen: list[Seen], sights: Sights) -> Array | None:
+def orientations(seen: list[UnitBoundary], samples: TopGradients) -> Array | None:
     """m signs: on which side each unit is on, if the target is a plain network of just these units.
 
     Every gradient of a plain network lies in the span of the rows of the units that are on. None where it does not
     (units are missing, or there is a linear term), or where rows are dependent, so that it does not tell.
     """
-    d = sights.points.shape[1]
+    d = samples.points.shape[1]
     if not 0 < len(seen) <= d:
         return None
     rows, biases = boundaries(seen, d)
     basis, sizes, mixed = np.linalg.svd(rows, full_matrices=False)
     if sizes[-1] < _DEPENDENT * sizes[0]:
         return None
-    lengths = np.linalg.norm(sights.gradients, axis=1, keepdims=True)
-    parts = (sights.gradients @ mixed.T / sizes) @ basis.T  # n×m: each unit's part in each gradient
-    if np.linalg.norm(sights.gradients - parts @ rows, axis=1).max() > _OUTSIDE * lengths.max():
+    lengths = np.linalg.norm(samples.gradients, axis=1, keepdims=True)
+    parts = (samples.gradients @ mixed.T / sizes) @ basis.T  # n×m: each unit's part in each gradient
+    if np.linalg.norm(samples.gradients - parts @ rows, axis=1).max() > _OUTSIDE * lengths.max():
         return None
     # Behind a softmax gradients are small where it is saturated, and their parts tell as much.
     parts /= np.maximum(lengths + _LOST * lengths.max(), 1e-300)
-    above = sights.points @ rows.T + biases > 0
-    on, off = (_mean_square(parts, _clear(seen, sights) & side) for side in (above, ~above))
+    above = samples.points @ rows.T + biases > 0
+    on, off = (_mean_square(parts, _clear(seen, samples) & side) for side in (above, ~above))
     if not (np.minimum(on, off) < _OFF**2 * np.maximum(on, off)).all():
         return None
     return np.where(on > off, 1.0, -1.0)
 
 
-def _clear(seen: list[Seen], sights: Sights) -> NDArray[np.bool_]:
-    """n×m: whether it is sure on which side of each boundary each sight is; it is for those that show the boundary."""
-    clear = np.array([unit.clear_of(sights.points) for unit in seen]).T
+def _clear(seen: list[UnitBoundary], samples: TopGradients) -> NDArray[np.bool_]:
+    """n×m: whether it is sure on which side of each boundary each sample is; it is for those that show the boundary."""
+    clear = np.array([unit.clear_of(samples.points) for unit in seen]).T
     for j, unit in enumerate(seen):
         clear[[unit.left, unit.right], j] = True
     return clear
@@ -67,34 +65,15 @@ def _mean_square(parts: Array, where: NDArray[np.bool_]) -> Array:
     return result
 
 
-def fitted(
-    rows: Array, biases: Array, points: Array, values: Array, *, straight: bool, trust: Array | None = None
-) -> Shallow:
-    """The function of these units that meets the values best; ``straight`` allows a linear term besides.
-
-    trust: n weights of the points, if they are not all alike
-    """
+def fitted(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
+    """The function of these units that meets the values best; ``straight`` allows a linear term besides."""
     m, d = rows.shape
-    trusted = np.ones((len(points), 1)) if trust is None else trust[:, None]
-    system = _features(rows, biases, points, straight) * trusted
+    system = _features(rows, biases, points, straight)
     scales = np.maximum(np.linalg.norm(system, axis=0), 1e-300)
-    weighted = values * _weights(points)[:, None] * trusted
+    weighted = values * _weights(points)[:, None]
     found = lstsq(system / scales, weighted, cond=1e-13, lapack_driver="gelsy")[0] / scales[:, None]
     jacobian = found[m + 1 :].T if straight else np.zeros((values.shape[1], d))
     return Shallow(jacobian, found[m], found[:m], rows, biases)
-
-
-def fitted_to_most(rows: Array, biases: Array, points: Array, values: Array, *, straight: bool) -> Shallow:
-    """The function of these units whose misses have the least sum: it meets most values exactly, others not at all.
-
-    Where a missing unit is off, the other units are the whole truth.
-    """
-    model = fitted(rows, biases, points, values, straight=straight)
-    for _ in range(_REWEIGHTED):
-        misses = np.abs(model.values(points) - values).max(axis=1) * _weights(points)
-        trust = 1 / np.sqrt(np.maximum(misses, 1e-12 * float(misses.max(initial=0)) + 1e-300))
-        model = fitted(rows, biases, points, values, straight=straight, trust=trust / trust.max())
-    return model
 
 
 def _features(rows: Array, biases: Array, points: Array, straight: bool) -> Array:
@@ -132,18 +111,18 @@ def polished(model: Shallow, points: Array, values: Array, *, straight: bool) ->
     return fitted(model.rows, model.biases + move, points, values, straight=straight)
 
 
-def refined(seen: list[Seen], model: Shallow, sights: Sights) -> Array:
+def refined(seen: list[UnitBoundary], model: Shallow, samples: TopGradients) -> Array:
     """m×d: the rows again, from jumps without the part that is no jump.
 
-    Between two sights beside a kink, ∇log p changes a little because p does: by what the model says of all other units.
+    Between samples beside a kink, ∇log p changes a little because p does: by what the model says of all other units.
     """
     rows = []
     for j, unit in enumerate(seen):
-        middle = (sights.points[[unit.left]] + sights.points[[unit.right]]) / 2
+        middle = (samples.points[[unit.left]] + samples.points[[unit.right]]) / 2
         on = (model.active(middle)[0] > 0).astype(np.float64)
         on[j] = 0
         others = model.jacobian + (model.outputs * on[:, None]).T @ model.rows
-        drift = (sights.mixes[unit.right] - sights.mixes[unit.left]) @ others
-        jump = sights.gradients[unit.right] - sights.gradients[unit.left] - drift
+        drift = (samples.mixes[unit.right] - samples.mixes[unit.left]) @ others
+        jump = samples.gradients[unit.right] - samples.gradients[unit.left] - drift
         rows.append(jump / (float(np.linalg.norm(jump)) * np.copysign(1.0, jump @ model.rows[j]) or 1.0))
     return np.array(rows).reshape(model.rows.shape)

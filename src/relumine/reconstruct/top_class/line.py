@@ -6,7 +6,7 @@ on both sides, the kink is a unit's, and the jump a multiple of its row; where a
 
 Probabilities: ∇log p_c changes everywhere. The kinks are found from the logits' values, which are piecewise linear up
 to a number common to all classes (profile.py); the gradients just before and just behind a kink differ by a multiple of
-the unit's row, and by a little that is computed afterwards, when all units are known (top_class_fit.py).
+the unit's row, and by a little that is computed afterwards, when all units are known (fit.py).
 """
 
 from collections.abc import Callable
@@ -19,24 +19,24 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Gap, Line, LineSearch, Sight
 from relumine.reconstruct.noise import Noise
-from relumine.reconstruct.top_class.observations import Sights
+from relumine.reconstruct.top_class.observations import TopGradients
 
-# So close to a kink ∇log p is asked, in units of 1 + |t|: far enough to be beyond it, near enough to change by little
+# How close to a kink ∇log p is asked, in units of 1 + |t|: far enough to be beyond it, near enough to change by little
 # more than the jump.
 _BESIDE = 1e-7
 # A jump that noise blurs by more than this part of itself names no row.
 _BLURRED = 0.1
-# So many boundaries with the most similar rows are compared.
+# Boundaries with the most similar rows that are compared.
 _CANDIDATES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class UnitBoundary:
     """A unit's boundary, row·x + bias = 0 with |row| = 1.
 
     error: how far the row may be off at first
     noise: how much of that cannot be computed afterwards
-    left, right: the sights on both sides
+    left, right: the samples on both sides
     """
 
     row: Array
@@ -46,7 +46,7 @@ class Seen:
     left: int
     right: int
 
-    def is_same(self, other: "Seen", reach: float) -> bool:
+    def is_same(self, other: "UnitBoundary", reach: float) -> bool:
         """Whether both may be one boundary: rows and biases agree, up to sign, as well as they are known.
 
         ``reach``: how far from the origin kinks were seen; that is what a row's error makes of the bias's.
@@ -63,19 +63,19 @@ class Seen:
         return clear
 
 
-def seen_by_tangents(
+def boundaries_by_tangents(
     line: Line,
-    begin: tuple[list[float], Sights],
-    ask: Callable[[Line, list[float]], Sights],
+    begin: tuple[list[float], TopGradients],
+    ask: Callable[[Line, list[float]], TopGradients],
     noise: Noise,
-) -> tuple[list[Seen], Sights]:
+) -> tuple[list[UnitBoundary], TopGradients]:
     """Every unit whose kink on the line shows in the explained output, proven by gradients on both sides.
 
     ``begin``: places on the line that were asked already, its ends among them.
     """
     places, known = list(begin[0]), begin[1]
 
-    def look(t: list[float], shown: Sights) -> list[Sight]:
+    def look(t: list[float], shown: TopGradients) -> list[Sight]:
         answer = Answer(shown.explained[:, None], shown.gradients[:, None, :])
         return line.sights(t, shown.points, answer, noise)
 
@@ -89,7 +89,7 @@ def seen_by_tangents(
     for gap in search.gaps:
         left, right = rows[gap.left.t], rows[gap.right.t]
         if _proven(gap) and known.of_one(left, right, noise):
-            seen.append(_seen(line, gap, search.tolerance, left, right))
+            seen.append(_boundary(line, gap, search.tolerance, left, right))
     return seen, known
 
 
@@ -97,15 +97,15 @@ def _proven(gap: Gap) -> bool:
     return gap.inside and gap.left_clear and gap.right_clear
 
 
-def _seen(line: Line, gap: Gap, tolerance: float, left: int, right: int) -> Seen:
+def _boundary(line: Line, gap: Gap, tolerance: float, left: int, right: int) -> UnitBoundary:
     (kink,) = gap.kinks(line)
     error = tolerance / float(np.linalg.norm(gap.jump))
-    return Seen(kink.row, kink.bias, error, error, left, right)
+    return UnitBoundary(kink.row, kink.bias, error, error, left, right)
 
 
-def seen_by_profile(
-    line: Line, profile: Profile, ask: Callable[[Line, list[float]], Sights], noise: Noise
-) -> tuple[list[Seen], Sights]:
+def boundaries_by_profile(
+    line: Line, profile: Profile, ask: Callable[[Line, list[float]], TopGradients], noise: Noise
+) -> tuple[list[UnitBoundary], TopGradients]:
     """Every unit whose kink, found from values, shows in ∇log p of the class that is explained there."""
     kinks = profile.kinks()
     ends = [profile.ends[0], *kinks, profile.ends[1]]
@@ -126,11 +126,11 @@ def seen_by_profile(
         if known.of_one(left, right, noise) and size > 0 and blur + drift < _BLURRED * size:
             row = jump / (size * np.copysign(1.0, jump @ line.direction))
             bias = -float(row @ line.points([t])[0])
-            seen.append(Seen(row, bias, (blur + drift) / size, blur / size, left, right))
+            seen.append(UnitBoundary(row, bias, (blur + drift) / size, blur / size, left, right))
     return seen, known
 
 
-def _steepest(known: Sights, kinks: list[float]) -> float:
+def _steepest(known: TopGradients, kinks: list[float]) -> float:
     """The largest slope of a logit between two kinks: about the length of its gradient, as the line is N(0, I)."""
     if len(kinks) < 2:
         return 1.0
@@ -138,8 +138,8 @@ def _steepest(known: Sights, kinks: list[float]) -> float:
     return float(np.abs((known.values[2:-1:2] - known.values[1:-2:2]) / between).max())
 
 
-def merged(known: list[Seen], new: list[Seen], offset: int, reach: float) -> list[Seen]:
-    """All boundaries, each as the sight that shows its row best; ``offset`` sights were there before the new ones."""
+def merged(known: list[UnitBoundary], new: list[UnitBoundary], offset: int, reach: float) -> list[UnitBoundary]:
+    """All boundaries, each as the sample that shows its row best; ``offset`` samples were there before the new ones."""
     result = list(known)
     twins = _twins(known, new, reach)
     for seen, twin in zip(new, twins, strict=True):
@@ -151,7 +151,7 @@ def merged(known: list[Seen], new: list[Seen], offset: int, reach: float) -> lis
     return result
 
 
-def _twins(known: list[Seen], new: list[Seen], reach: float) -> list[int | None]:
+def _twins(known: list[UnitBoundary], new: list[UnitBoundary], reach: float) -> list[int | None]:
     """For each new boundary the known one that it is, if any."""
     if not known or not new:
         return [None] * len(new)
@@ -163,12 +163,14 @@ def _twins(known: list[Seen], new: list[Seen], reach: float) -> list[int | None]
     ]
 
 
-def absent(known: list[Seen], shown: NDArray[np.intp], line: Line, sights: Sights, resolution: float) -> int:
+def absent(
+    known: list[UnitBoundary], shown: NDArray[np.intp], line: Line, samples: TopGradients, resolution: float
+) -> int:
     """How many known boundaries this line crosses without a kink, though the output that showed them is on top there.
 
     A unit of the first layer is where it is everywhere; a bend of a deeper layer is not. ``shown``: those outputs.
     """
-    places = (sights.points - line.start) @ line.direction / float(line.direction @ line.direction)
+    places = (samples.points - line.start) @ line.direction / float(line.direction @ line.direction)
     order = np.argsort(places)
     count = 0
     for unit, output in zip(known, shown, strict=True):
@@ -178,7 +180,7 @@ def absent(known: list[Seen], shown: NDArray[np.intp], line: Line, sights: Sight
         if not 0 < i < len(order):
             continue
         beside = order[[i - 1, i]]
-        unsure = 10 * unit.error * (1 + float(np.linalg.norm(sights.points[beside], axis=1).max())) / abs(along)
+        unsure = 10 * unit.error * (1 + float(np.linalg.norm(samples.points[beside], axis=1).max())) / abs(along)
         far = np.abs(places[beside] - t).min() > resolution * (1 + abs(t)) + unsure
-        count += bool(far and (sights.tops[beside] == output).all())
+        count += bool(far and (samples.tops[beside] == output).all())
     return count

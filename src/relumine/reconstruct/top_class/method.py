@@ -1,7 +1,7 @@
 """One hidden layer from the gradient of one output at a time: directions from kinks, output weights from values.
 
-Where an endpoint explains the largest of K outputs only, a line still shows every unit's boundary (top_class_line.py).
-On which side a unit is on, and its weights to all K outputs, follow from answers already paid for (top_class_fit.py).
+Where an endpoint explains the largest of K outputs only, a line still shows every unit's boundary (line.py).
+On which side a unit is on, and its weights to all K outputs, follow from answers already paid for (fit.py).
 What no line has shown yet is looked for on further lines, through regions where other outputs are on top.
 """
 
@@ -16,10 +16,10 @@ from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Stop
-from relumine.reconstruct.top_class.asker import Asker
-from relumine.reconstruct.top_class.fit import boundaries, fitted, fitted_to_most, orientations, polished, refined
-from relumine.reconstruct.top_class.line import Seen, absent, merged
-from relumine.reconstruct.top_class.observations import Sights
+from relumine.reconstruct.top_class.asker import TopClassAsker
+from relumine.reconstruct.top_class.fit import boundaries, fitted, orientations, polished, refined
+from relumine.reconstruct.top_class.line import UnitBoundary, absent, merged
+from relumine.reconstruct.top_class.observations import TopGradients
 from relumine.reconstruct.verification import TOLERANCE, fresh_points
 
 # A clone that is further off than this is never called recovered, whatever the noise.
@@ -29,16 +29,16 @@ _EXACT = 1e-12
 # Lines searched at most, and lines in a row that show no unit which was not known.
 _LINES = 16
 _FUTILE = 5
-# In a box each line meets some of the units only: so many times more are searched.
+# In a box each line meets some of the units only: this many times as many are searched.
 _IN_A_BOX = 5
-# A clone that misses by so many times what it may misses digits, not units.
+# A clone that misses by no more than this many times what it may misses digits, not units.
 _NEARLY = 1e3
-# More values than unknowns are fitted, by so many.
+# Values that are fitted beyond the number of unknowns.
 _SPARE = 20
-# So many times more than unknowns, where a fit to most of them is to show which are wrong.
+# In a box this many times as many values as unknowns are fitted: a unit may be on in one corner only.
 _MOST = 3
-# A kink is where a boundary was predicted if it is this close, in units of 1 + |t|; so many that are not are no
-# accident.
+# A kink is where a boundary was predicted if it is this close, in units of 1 + |t|; _ABSENT that are not are
+# no accident.
 _RESOLUTION = {"float64": 1e-5, "float32": 1e-3}
 _ABSENT = 3
 _REFINEMENTS = 3
@@ -51,10 +51,10 @@ class TopRun:
         self.meter = meter
         self.rng = rng
         self.points = points
-        self.asker = Asker(meter, rng, limit)
+        self.asker = TopClassAsker(meter, rng, limit)
         self.comparison = self.asker.comparison
-        self.seen: list[Seen] = []
-        self.sights: Sights | None = None
+        self.seen: list[UnitBoundary] = []
+        self.samples: TopGradients | None = None
         self.values = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
         self.model: Shallow | None = None
         self.unshown = 0  # kinks that values show and saturated gradients do not
@@ -66,7 +66,7 @@ class TopRun:
 
     def reconstruct(self) -> None:
         """Search lines until the network that they show agrees with the target."""
-        calibrated: Sights | None
+        calibrated: TopGradients | None
         with self.meter.phase("calibrate"):
             line, calibrated = self.asker.calibrate()
         self.asker.compare(self.points)
@@ -82,7 +82,7 @@ class TopRun:
             if futile == patience * _FUTILE:
                 break
             with self.meter.phase("search"):
-                line, calibrated = self.asker.next_line(self._sights, self._wrong()), None
+                line, calibrated = self.asker.next_line(self._samples, self._wrong()), None
         raise self._failure(all_shown=futile > 0)
 
     def _failure(self, *, all_shown: bool) -> Stop:
@@ -96,36 +96,36 @@ class TopRun:
         return Stop(Outcome.NOT_THIS_CLASS, "ever more lines show ever more units, which explain nothing elsewhere")
 
     @property
-    def _sights(self) -> Sights:
-        assert self.sights is not None
-        return self.sights
+    def _samples(self) -> TopGradients:
+        assert self.samples is not None
+        return self.samples
 
     # -- searching
 
-    def _search(self, line: Line, calibrated: Sights | None) -> int:
+    def _search(self, line: Line, calibrated: TopGradients | None) -> int:
         """Add what this line shows; returns how many units were known before."""
         try:
-            seen, sights = self.asker.search(line, calibrated)
+            seen, samples = self.asker.search(line, calibrated)
         except Stop as stop:
             if stop.outcome is not Outcome.NOT_PIECEWISE_LINEAR or not self.seen:
                 raise
             return len(self.seen)  # kinks too close for values on this line; others were clear
         if self.asker.oracle.link is not None:
-            self.unshown += len(sights) // 2 - len(seen)
+            self.unshown += len(samples) // 2 - len(seen)
         known, offset = len(self.seen), 0
-        if self.sights is not None:
-            self._refuse_absent(line, sights)
-            offset = len(self.sights)
+        if self.samples is not None:
+            self._refuse_absent(line, samples)
+            offset = len(self.samples)
         reach = float(np.linalg.norm(line.start)) + float(np.linalg.norm(line.direction))
         self.seen = merged(self.seen, seen, offset, reach)
-        self.sights = sights if self.sights is None else self.sights.and_then(sights)
+        self.samples = samples if self.samples is None else self.samples.and_then(samples)
         self.meter.found(len(self.seen))
         return known
 
-    def _refuse_absent(self, line: Line, sights: Sights) -> None:
+    def _refuse_absent(self, line: Line, samples: TopGradients) -> None:
         """What bends on one line and not on another is no unit of a first layer."""
-        shown = self._sights.tops[[unit.left for unit in self.seen]]
-        count = absent(self.seen, shown, line, sights, _RESOLUTION[self.offer.dtype])
+        shown = self._samples.tops[[unit.left for unit in self.seen]]
+        count = absent(self.seen, shown, line, samples, _RESOLUTION[self.offer.dtype])
         if count >= max(_ABSENT, 0.2 * len(self.seen)):
             raise Stop(Outcome.NOT_THIS_CLASS, f"{count} of {len(self.seen)} units of one line are not on another")
 
@@ -141,7 +141,7 @@ class TopRun:
     def _agrees(self, *, known_all: bool) -> bool:
         """Whether a network of the boundaries seen so far meets all compared points."""
         rows, biases = boundaries(self.seen, self.offer.dimension)
-        signs = orientations(self.seen, self._sights)
+        signs = orientations(self.seen, self._samples)
         if signs is not None:
             rows, biases = rows * signs[:, None], biases * signs
         elif 0 < len(rows) <= self.offer.dimension and not known_all:
@@ -168,11 +168,9 @@ class TopRun:
                 yield model
             if model.units:
                 yield polished(model, points, values, straight=straight)
-        if self.offer.box is not None:  # a unit that is on in a corner shows where this one is wrong
-            yield fitted_to_most(model.rows, model.biases, points, values, straight=straight)
 
     def _ask_values(self, enough: int) -> None:
-        """See that so many values off the lines are known."""
+        """See that ``enough`` values off the lines are known."""
         missing = enough - len(self.values[0])
         if missing <= 0:
             return
@@ -184,15 +182,15 @@ class TopRun:
 
     def _known(self) -> tuple[Array, Array]:
         """All points whose values are known, but for those that are compared, and the values."""
-        sights = self._sights
-        finite = np.isfinite(sights.values).all(axis=1)
-        known = [(sights.points[finite], sights.values[finite]), self.values, *self.asker.beside]
+        samples = self._samples
+        finite = np.isfinite(samples.values).all(axis=1)
+        known = [(samples.points[finite], samples.values[finite]), self.values, *self.asker.beside]
         return np.concatenate([points for points, _ in known]), np.concatenate([values for _, values in known])
 
     def _refined(self, model: Shallow) -> tuple[Array, Array]:
         """Rows without what blurred them, and biases with which their boundaries meet the line where they did."""
-        rows = refined(self.seen, model, self._sights)
-        places = [self._sights.points[[unit.left, unit.right]].mean(axis=0) for unit in self.seen]
+        rows = refined(self.seen, model, self._samples)
+        places = [self._samples.points[[unit.left, unit.right]].mean(axis=0) for unit in self.seen]
         return rows, model.biases - np.einsum("md,md->m", rows - model.rows, np.array(places).reshape(rows.shape))
 
     # -- comparing

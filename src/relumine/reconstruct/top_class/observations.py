@@ -1,4 +1,4 @@
-"""Sights: what answers show that come with one gradient instead of K.
+"""TopGradients: what answers show that come with one gradient instead of K.
 
 The gradient of the output c that is explained (the largest one, say) is a mix of the K gradients of the logits: that of
 z_c alone where logits are answered; ∇log p_c = ∇z_c − Σ p_k ∇z_k where probabilities are. Either way it jumps by a
@@ -17,7 +17,7 @@ from relumine.reconstruct.noise import Noise
 
 
 @dataclass(frozen=True, eq=False)
-class Sights:
+class TopGradients:
     """n answers with one gradient each.
 
     ``points`` n×d, ``values`` n×K (logits), ``tops`` n (which output is explained), ``mixes`` n×K, and ``gradients``
@@ -39,19 +39,21 @@ class Sights:
         return np.take_along_axis(self.values, self.tops[:, None], axis=1)[:, 0]
 
     def of_one(self, first: int, second: int, noise: Noise) -> bool:
-        """Whether two sights close to each other show the same output; of outputs that tie any may be shown."""
+        """Whether two samples close to each other show the same output; of outputs that tie any may be shown."""
         tops = self.tops[[first, second]]
         one, other = np.abs(np.diff(self.values[[first, second]][:, tops], axis=1))[:, 0]
         size = float(np.abs(self.values[[first, second]]).max())
         return bool(tops[0] == tops[1] or min(one, other) <= noise.of(size) / 4)
 
-    def at(self, rows: list[int]) -> "Sights":
+    def at(self, rows: list[int]) -> "TopGradients":
         """These of them."""
-        return Sights(self.points[rows], self.values[rows], self.tops[rows], self.mixes[rows], self.gradients[rows])
+        return TopGradients(
+            self.points[rows], self.values[rows], self.tops[rows], self.mixes[rows], self.gradients[rows]
+        )
 
-    def and_then(self, others: "Sights") -> "Sights":
+    def and_then(self, others: "TopGradients") -> "TopGradients":
         """These and, after them, those."""
-        return Sights(
+        return TopGradients(
             np.concatenate([self.points, others.points]),
             np.concatenate([self.values, others.values]),
             np.concatenate([self.tops, others.tops]),
@@ -61,7 +63,7 @@ class Sights:
 
 
 class OneGradient:
-    """An oracle of values in front of one that explains one output; ``sights`` asks for the gradients as well.
+    """An oracle of values in front of one that explains one output; ``explained`` asks for the gradients as well.
 
     Probabilities are turned into logits, centred over the classes; saturated ones are NaN (see LogitLink).
     """
@@ -71,7 +73,7 @@ class OneGradient:
         self._offer = replace(meter.offer, gradients="none")
         self.link: LogitLink | None = None
         if meter.offer.values == "probabilities":
-            self.link = LogitLink(_Silent(meter))
+            self.link = LogitLink(meter, values_only=True)
             self._offer = self.link.offer
         self.alike = np.arange(meter.offer.outputs)
 
@@ -88,7 +90,7 @@ class OneGradient:
         same = np.abs(values[:, :, None] - values[:, None, :]).max(axis=0, initial=0) <= 1e-12 * np.abs(values).max()
         self.alike = same.argmax(axis=1)
 
-    def sights(self, points: Array) -> Sights:
+    def explained(self, points: Array) -> TopGradients:
         """Ask at these points with gradients."""
         answer = self._meter(points, gradients=True)
         tops = explained_outputs(self._meter.offer.gradients, answer.values)[:, 0]
@@ -98,18 +100,4 @@ class OneGradient:
             explained = np.take_along_axis(values, tops[:, None], axis=1)
             mixes, gradients = mixes - values, gradients / np.maximum(explained, np.finfo(np.float64).tiny)
             values = self.link.logits(values)
-        return Sights(points, values, self.alike[tops], mixes, gradients)
-
-
-class _Silent:
-    """Answers values only, and offers no more."""
-
-    def __init__(self, meter: Metered) -> None:
-        self._meter = meter
-
-    @property
-    def offer(self) -> Offer:
-        return replace(self._meter.offer, gradients="none")
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        return self._meter(inputs, gradients=gradients)
+        return TopGradients(points, values, self.alike[tops], mixes, gradients)

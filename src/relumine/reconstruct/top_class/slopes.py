@@ -1,9 +1,10 @@
 """The units of a line at little more than one explanation each: what one gradient does not tell, values do.
 
 A gradient query shows the slope of the explained output along the line; one value beside it shows the slopes of all K.
-So every sight shows all K pieces of its cell as they are on the line, and one kink between two sights is told from
-several as in line.py: all outputs' pieces meet at one place. Where the same output is explained on both sides of a
-kink, the two gradients differ by a multiple of the unit's row; else one more gradient is asked beside the kink.
+So every sample shows all K pieces of its linear region as they are on the line, and one kink between two samples is
+told from several as in lines/search.py: all outputs' pieces meet at one place. Where the same output is explained on
+both sides of a kink, the two gradients differ by a multiple of the unit's row; else one more gradient is asked beside
+the kink.
 
 Nothing is proven here by gradients on both sides of each kink. What is taken wrongly shows when values are compared.
 """
@@ -17,10 +18,11 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.search import Gap, Line, LineSearch, Sight
 from relumine.reconstruct.noise import Noise
-from relumine.reconstruct.top_class.line import Seen, seen_by_tangents
-from relumine.reconstruct.top_class.observations import Sights
+from relumine.reconstruct.top_class.line import UnitBoundary, boundaries_by_tangents
+from relumine.reconstruct.top_class.observations import TopGradients
 
-# The value beside a gradient is asked so far away, in units of 1 + |t|: further would cross kinks, nearer lose digits.
+# The value beside a gradient is asked this far away, in units of 1 + |t|: further would cross kinks, nearer lose
+# digits.
 _ASIDE = 0.004
 # Where it crossed one, which the explained output's slope tells, it is asked on the other side, then nearer.
 _NEARER = (1.0, -1.0, 0.2, -0.2, 0.04, -0.04, 8e-3, -8e-3, 1.6e-3)
@@ -37,13 +39,13 @@ class SlopeSearch:
     """Searches one line: ``ask`` for gradients, ``values`` for values at some t; ``beside`` are the values asked."""
 
     line: Line
-    ask: Callable[[Line, list[float]], Sights]
+    ask: Callable[[Line, list[float]], TopGradients]
     values: Callable[[Line, list[float]], tuple[Array, Array]]
     noise: Noise
     beside: list[tuple[Array, Array]] = field(default_factory=list)
 
-    def seen(self, begin: tuple[list[float], Sights]) -> tuple[list[Seen], Sights] | None:
-        """The units, and all sights; None if the outputs do not tell one kink from several."""
+    def seen(self, begin: tuple[list[float], TopGradients]) -> tuple[list[UnitBoundary], TopGradients] | None:
+        """The units, and all samples; None if the outputs do not tell one kink from several."""
         self._places, self._known = list(begin[0]), begin[1]
         pieces = self._pieces(*begin)
         if not _independent(pieces):
@@ -57,25 +59,25 @@ class SlopeSearch:
             units += [] if _sure(gap) else self._within(gap)
         return units, self._known
 
-    def _within(self, gap: Gap) -> list[Seen]:
+    def _within(self, gap: Gap) -> list[UnitBoundary]:
         """The units of a gap in which values do not tell how many kinks there are: proven by gradients."""
         ends = [gap.left.t, gap.right.t]
         begin = self._known.at([self._places.index(t) for t in ends])
-        seen, sights = seen_by_tangents(self.line, (ends, begin), self.ask, self.noise)
+        seen, samples = boundaries_by_tangents(self.line, (ends, begin), self.ask, self.noise)
         offset = len(self._known)
-        self._places += [np.nan] * len(sights)  # these are looked up no more
-        self._known = self._known.and_then(sights)
+        self._places += [np.nan] * len(samples)  # these are looked up no more
+        self._known = self._known.and_then(samples)
         return [replace(unit, left=unit.left + offset, right=unit.right + offset) for unit in seen]
 
     def _look(self, t: list[float]) -> list[Sight]:
         return self._pieces(t, self._add(t))
 
-    def _add(self, t: list[float]) -> Sights:
+    def _add(self, t: list[float]) -> TopGradients:
         new = self.ask(self.line, t)
         self._places, self._known = self._places + t, self._known.and_then(new)
         return new
 
-    def _pieces(self, t: list[float], shown: Sights) -> list[Sight]:
+    def _pieces(self, t: list[float], shown: TopGradients) -> list[Sight]:
         """All outputs' pieces at these places, as functions of t."""
         slopes, errors = self._slopes(t, shown)
         return [
@@ -83,7 +85,7 @@ class SlopeSearch:
             for at, slope, values, error in zip(t, slopes, shown.values, errors, strict=True)
         ]
 
-    def _slopes(self, t: list[float], shown: Sights) -> tuple[Array, Array]:
+    def _slopes(self, t: list[float], shown: TopGradients) -> tuple[Array, Array]:
         """n×K slopes and their errors, from one value beside each place, or a few where kinks are close."""
         exact = shown.gradients @ self.line.direction
         size = np.abs(shown.values).max(axis=1) + np.abs(exact) * (1 + np.abs(t))
@@ -102,7 +104,7 @@ class SlopeSearch:
         np.put_along_axis(slopes, shown.tops[:, None], exact[:, None], axis=1)
         return slopes, errors
 
-    def _unit(self, gap: Gap) -> Seen | None:
+    def _unit(self, gap: Gap) -> UnitBoundary | None:
         """The unit of a gap with one kink, from gradients of one output on both sides of it."""
         left, right = self._places.index(gap.left.t), self._places.index(gap.right.t)
         tops = self._known.tops
@@ -119,7 +121,7 @@ class SlopeSearch:
         self._add([t])
         return len(self._places) - 1
 
-    def _between(self, left: int, right: int) -> Seen | None:
+    def _between(self, left: int, right: int) -> UnitBoundary | None:
         both = [left, right]
         t = [self._places[i] for i in both]
         answer = Answer(self._known.explained[both][:, None], self._known.gradients[both][:, None, :])
@@ -130,7 +132,7 @@ class SlopeSearch:
         if size <= tolerance or not gap.inside:
             return None
         (kink,) = gap.kinks(self.line)
-        return Seen(kink.row, kink.bias, tolerance / size, tolerance / size, left, right)
+        return UnitBoundary(kink.row, kink.bias, tolerance / size, tolerance / size, left, right)
 
 
 def _sure(gap: Gap) -> bool:
@@ -146,7 +148,7 @@ def _inside(gap: Gap) -> float:
 
 
 def _narrow(gap: Gap) -> bool:
-    """Whether a value beside a sight would lie beyond the gap."""
+    """Whether a value beside a sample would lie beyond the gap."""
     return gap.right.t - gap.left.t < _NARROW * _ASIDE * (1 + abs(gap.left.t))
 
 

@@ -1,4 +1,4 @@
-"""Who asks for values with few digits: keeps every answer, and says by how much each may err."""
+"""ValueAsker: asks for values with few digits, keeps every answer, and says by how much each may err."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _AT_MOST, _TYPICALLY = 4.0, 0.5
 _SHOWS = 4.0
 
 
-class Asker:
+class ValueAsker:
     """Answers as they are, or as logits; ``paid`` has all of them, ``steep`` is how large a gradient's entries are."""
 
     def __init__(self, meter: Metered, noise: Noise, limit: int, domain: Domain) -> None:

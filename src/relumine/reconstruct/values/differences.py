@@ -34,7 +34,7 @@ _BESIDE, _TIMES = 0.01, 4
 
 
 @dataclass(frozen=True)
-class _Settings:
+class _TensorSettings:
     most: int
     points: int
 
@@ -49,7 +49,7 @@ class DifferencesRun(TensorRun):
     def __init__(self, points: int, limit: int, meter: Metered, near: Comparison, rng: np.random.Generator) -> None:
         limit //= meter.offer.dimension + 2
         asker = Asker(meter, rng, limit, near.domain, self._step)
-        super().__init__(_Settings(limit, points), meter, rng, asker)
+        super().__init__(_TensorSettings(limit, points), meter, rng, asker)
         self.comparison.scale = near.scale
 
     def _step(self, point: Array) -> float:

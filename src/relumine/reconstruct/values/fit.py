@@ -26,7 +26,7 @@ _FAR = 3.0
 # How much steps are shortened at first, by what that changes after each, and where it ends.
 _DAMPING, _CHANGE, _LEAST, _MOST = 1e-3, 10.0, 1e-9, 1e6
 
-# So many times noise is drawn to see what it does.
+# Draws of noise by which a fit's uncertainty is simulated.
 _DRAWS = 6
 
 
@@ -140,8 +140,8 @@ class ValuesFit:
     def _features(self) -> Array:
         """What each output's weights are multiplied by."""
         points = self.known.points
-        signals = np.maximum(self.shallow.active(points), 0)
-        return np.hstack([signals, np.ones((len(points), 1)), points[:, : self._linear]])
+        hidden = np.maximum(self.shallow.active(points), 0)
+        return np.hstack([hidden, np.ones((len(points), 1)), points[:, : self._linear]])
 
     def _pulled(self, answers: Array) -> Array:
         """The derivative of answers by logits, transposed, times these."""

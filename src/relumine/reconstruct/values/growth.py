@@ -16,7 +16,7 @@ from relumine.reconstruct.values.fit import ValuesFit
 # Directions tried, for each output; and where along them the unit's boundary may lie, in spreads of the points.
 _DIRECTIONS = 3
 _PLACES = (-1.0, -0.3, 0.3, 1.0)
-# A unit is determined by so many times more values, on either side of its boundary, than it has parameters.
+# A unit is determined by this many times as many values, on either side of its boundary, as it has parameters.
 _DETERMINED = 1.5
 
 
@@ -25,12 +25,12 @@ def grown(fit: ValuesFit) -> ValuesFit:
     points, left = fit.known.points, fit.unexplained
     best = max(_candidates(points, left), key=lambda unit: _gain(points, left, *unit))
     row, bias = best
-    signals = np.maximum(points @ row + bias, 0)
+    features = np.maximum(points @ row + bias, 0)
     model = fit.shallow
     more = Shallow(
         model.jacobian,
         model.offset,
-        np.vstack([model.outputs, _slope(signals, left)]),
+        np.vstack([model.outputs, _slope(features, left)]),
         np.vstack([model.rows, row]),
         np.append(model.biases, bias),
     )
@@ -57,16 +57,6 @@ def undetermined(fit: ValuesFit) -> int | None:
     return int(rare[np.argmin(fewer[rare])]) if len(rare) else None
 
 
-def without_undetermined(fit: ValuesFit, most: float) -> ValuesFit:
-    """The fit without units that its points do not determine, as far as they are not needed."""
-    while fit.shallow.units > 1 and (unit := undetermined(fit)) is not None:
-        shorter = _without(fit, unit)
-        if shorter.misfit > most:
-            break
-        fit = shorter
-    return fit
-
-
 def _without(fit: ValuesFit, unit: int) -> ValuesFit:
     model, kept = fit.shallow, np.arange(fit.shallow.units) != unit
     fewer = Shallow(model.jacobian, model.offset, model.outputs[kept], model.rows[kept], model.biases[kept])
@@ -86,17 +76,17 @@ def _candidates(points: Array, left: Array) -> Iterator[tuple[Array, float]]:
                     yield row, place * spread - float(row @ points.mean(axis=0))
 
 
-def _slope(signals: Array, left: Array) -> Array:
-    """K: by which the signals are multiplied to explain most."""
-    centred = signals - signals.mean()
+def _slope(features: Array, left: Array) -> Array:
+    """K: by which the features are multiplied to explain most."""
+    centred = features - features.mean()
     result: Array = centred @ left / max(float(centred @ centred), 1e-300)
     return result
 
 
 def _gain(points: Array, left: Array, row: Array, bias: float) -> float:
-    signals = np.maximum(points @ row + bias, 0)
+    features = np.maximum(points @ row + bias, 0)
     # What a linear term explains is explained already.
-    centred = signals - signals.mean()
+    centred = features - features.mean()
     across = points - points.mean(axis=0)
     centred = centred - across @ np.linalg.lstsq(across, centred, rcond=None)[0]
     return float(np.sum((centred @ left) ** 2) / max(float(centred @ centred), 1e-300))

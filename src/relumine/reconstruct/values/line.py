@@ -14,23 +14,23 @@ import numpy as np
 from relumine.oracle.base import Array
 from relumine.reconstruct.result import Outcome, Stop
 
-# So far out kinks are looked for.
+# How far out breakpoints are looked for, in units of the line's direction.
 _FAR = 1000.0
 # Samples taken first, evenly in arctan t, as kinks are spread.
 _FIRST = 25
-# Samples may miss the line through them by so many times their bound.
+# Samples may miss the line through them by this many of their bounds.
 _SLACK = 1.5
 # Fewer samples may lie on a line by chance, above all if there is one output only.
 _RUN, _RUN_SINGLE = 3, 4
 # A meeting is off by no more than this, times what the bounds of its pieces make of it.
 _SAFE = 2.0
-# Samples closer than what changes the values by so many bounds show nothing more.
+# Samples closer than what changes the values by this many bounds show nothing more.
 _NARROW = 8.0
 _ROUNDS = 40
-# Kinks take about eight samples each; where so many more are needed, nothing lies on a line.
+# Kinks take about eight samples each; where _FREE more are needed, nothing lies on a line.
 _FREE, _PER_PIECE = 120, 16
 # Pieces of a curve, other than of a line with kinks, meet at places that are known no better than this part of their
-# lengths. Of so many pieces few do so by chance.
+# lengths. Of _ENOUGH pieces few do so by chance.
 _BLUNT, _ENOUGH = 0.05, 24
 
 
@@ -108,7 +108,7 @@ class Shown:
 class NoisyLine:
     """Asks ``values(list of t) -> n×K``, which err by no more than ``bounds(t, values) -> n×K``; ``ends`` limit t.
 
-    most: so many pieces at most; there may be more
+    most: pieces looked for; there may be more
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """TwoLayerFromValues: a one-hidden-layer ReLU network from value queries alone, at no more than its parameters or so.
 
 With several outputs it is the tensor of Jacobians that are differences of values (differences.py), (d + 2)·1.5·h/K
-values. With one output, and for what the tensor leaves open, a line's kinks are found from values on the line, a
-handful each; then one gradient per cell is taken by differences, d values each. That is about (d + 8)(h + 1) values,
-where the network has (d + 1)h + … parameters (cf. Appendix C, which takes a gradient by differences for each of its
-h·log(h/δ) queries).
+values. With one output, and for what the tensor leaves open, a line's breakpoints are found from values on the line, a
+handful each; then one gradient per linear region is taken by differences, d values each. That is about (d + 8)(h + 1)
+values, where the network has (d + 1)h + … parameters (cf. Appendix C, which takes a gradient by differences for each of
+its h·log(h/δ) queries).
 """
 
 from dataclasses import dataclass, field
@@ -37,10 +37,6 @@ _STEP = 0.008
 _REACH = 0.3
 # A step that comes closer than this to a boundary, in units of the way there, is taken again.
 _MARGIN = 0.4
-# Steps are long enough when the noise of a value, over the step, is below the tolerance by a good part.
-_DIGITS_LOST = 2e9
-# Points among which the one with most room is chosen; this costs no query.
-_CANDIDATES = 4000
 # Places near a line's start whose values tell how they are rounded; farther out, if they are the same near it.
 _FARTHER = 30.0
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
@@ -82,7 +78,7 @@ class TwoLayerFromValues:
         generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs)
         meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run: _Run | SmoothRun = _Run(self, meter, domain, generator)
+        run: _ValuesRun | SmoothRun = _ValuesRun(self, meter, domain, generator)
         outcome, remark = attempt(run.reconstruct)
         # Differences of float32 values leave four digits of a gradient, too few to verify by.
         if outcome is Outcome.NOT_PIECEWISE_LINEAR and meter.offer.dtype == "float64":
@@ -95,7 +91,7 @@ class TwoLayerFromValues:
 
 
 @dataclass(eq=False)
-class _Cell:
+class _LineRegion:
     """A stretch of the line between two kinks: its middle, and the steps by which its gradient is taken."""
 
     t: float
@@ -107,7 +103,7 @@ class _Cell:
     jacobian: Array
 
 
-class _Run:
+class _ValuesRun:
     """The state of one reconstruction."""
 
     def __init__(self, settings: TwoLayerFromValues, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
@@ -193,25 +189,24 @@ class _Run:
             kinks = profile.kinks()
         self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
         with self.meter.phase("gradients"):
-            cells = self._cells(line, kinks, profile.ends)
-            self._assemble(line, kinks, cells)
-            self._sharpen(line, kinks, cells)
-            self._fit(cells)
+            regions = self._regions(line, kinks, profile.ends)
+            self._assemble(line, kinks, regions)
+            self._fit(regions)
 
-    def _assemble(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
-        """Build the network from the cells; repeat steps that crossed a boundary of it."""
+    def _assemble(self, line: Line, kinks: list[float], regions: list[_LineRegion]) -> None:
+        """Build the network from the regions; repeat steps that crossed a boundary of it."""
         for _ in range(6):
-            self._build(line, kinks, cells)
-            untrue = [cell for cell in cells if self._untrue(line, cell)]
-            for cell in untrue:
-                cell.steps *= 0.05
-                self._step(cell, np.arange(len(cell.steps)))
-            if not untrue and not self._take_again(cells, self._found):
+            self._build(line, kinks, regions)
+            untrue = [region for region in regions if self._untrue(line, region)]
+            for region in untrue:
+                region.steps *= 0.05
+                self._step(region, np.arange(len(region.steps)))
+            if not untrue and not self._take_again(regions, self._found):
                 return
 
-    def _build(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
-        offsets = [cell.value - cell.jacobian @ cell.point for cell in cells]
-        jacobians = [cell.jacobian for cell in cells]
+    def _build(self, line: Line, kinks: list[float], regions: list[_LineRegion]) -> None:
+        offsets = [region.value - region.jacobian @ region.point for region in regions]
+        jacobians = [region.jacobian for region in regions]
         self.model = shallow_from_pieces(jacobians, offsets, kinks, line.start, line.direction)
 
     def _line(self) -> Line:
@@ -243,77 +238,51 @@ class _Run:
 
     # -- gradients by differences
 
-    def _cells(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_Cell]:
-        """Every cell of the line with its gradient, by one step along each axis."""
-        return [self._cell(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
+    def _regions(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_LineRegion]:
+        """Every region of the line with its gradient, by one step along each axis."""
+        return [self._region(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
 
-    def _cell(self, line: Line, t: float, reach: float) -> _Cell:
+    def _region(self, line: Line, t: float, reach: float) -> _LineRegion:
         point, aside = self.comparison.representable(line.points([t, t + 0.5 * reach]))
         value, beside = self._ask(np.array([point, aside]))
         length = _STEP * min(reach, _REACH) * float(np.linalg.norm(line.direction))
         steps = np.full(self.offer.dimension, length)
         if self.offer.box is not None:  # step inwards
             steps *= np.where(point > np.mean(self.offer.box), -1.0, 1.0)
-        cell = _Cell(
+        region = _LineRegion(
             t, point, value, reach, (beside - value) / (0.5 * reach), steps, np.zeros((len(value), len(point)))
         )
-        self._step(cell, np.arange(len(point)))
-        return cell
+        self._step(region, np.arange(len(point)))
+        return region
 
-    def _step(self, cell: _Cell, axes: NDArray[np.intp]) -> None:
+    def _step(self, region: _LineRegion, axes: NDArray[np.intp]) -> None:
         """Take these partial derivatives by one step along each axis."""
-        moved = np.repeat(cell.point[None], len(axes), axis=0)
-        moved[np.arange(len(axes)), axes] += cell.steps[axes]
+        moved = np.repeat(region.point[None], len(axes), axis=0)
+        moved[np.arange(len(axes)), axes] += region.steps[axes]
         values = self._ask(moved)
-        cell.jacobian[:, axes] = ((values - cell.value) / cell.steps[axes, None]).T
+        region.jacobian[:, axes] = ((values - region.value) / region.steps[axes, None]).T
 
-    def _untrue(self, line: Line, cell: _Cell) -> bool:
+    def _untrue(self, line: Line, region: _LineRegion) -> bool:
         """Whether the gradient contradicts the slope along the line: then some step crossed a boundary unnoticed."""
-        size = float(np.abs(cell.slope).max()) + float(np.linalg.norm(cell.jacobian))
-        return (
-            float(np.abs(cell.jacobian @ line.direction - cell.slope).max()) > max(1e-6, 1e4 * self.noise.floor) * size
-        )
+        size = float(np.abs(region.slope).max()) + float(np.linalg.norm(region.jacobian))
+        miss = float(np.abs(region.jacobian @ line.direction - region.slope).max())
+        return miss > max(1e-6, 1e4 * self.noise.floor) * size
 
-    def _take_again(self, cells: list[_Cell], model: Shallow) -> bool:
+    def _take_again(self, regions: list[_LineRegion], model: Shallow) -> bool:
         """Repeat the steps that crossed a boundary: the other way if that is free, else shorter."""
         again = False
-        for cell in cells:
-            crossed = np.flatnonzero(_crosses(model, cell.point, cell.steps))
+        for region in regions:
+            crossed = np.flatnonzero(_crosses(model, region.point, region.steps))
             if not crossed.size:
                 continue
             again = True
-            back = _crosses(model, cell.point, -cell.steps)[crossed]
-            cell.steps[crossed] *= np.where(back, 0.05, -1.0)
-            self._step(cell, crossed)
+            back = _crosses(model, region.point, -region.steps)[crossed]
+            region.steps[crossed] *= np.where(back, 0.05, -1.0)
+            self._step(region, crossed)
         return again
 
-    def _sharpen(self, line: Line, kinks: list[float], cells: list[_Cell]) -> None:
-        """Take the gradients of narrow cells again, at points off the line where there is room for long steps.
-
-        Short steps lose digits. Two units whose kinks are close on the line are far apart elsewhere: at a point where
-        one is on and the other is not, the gradient differs from the model's only by what is wrong about this one.
-        """
-        size = max(float(np.abs(cell.value).max()) for cell in cells)
-        shortest = _DIGITS_LOST * self.noise.floor * size * np.sqrt(self.offer.dimension)
-        narrow = [i for i in range(1, len(cells) - 1) if np.abs(cells[i].steps).min() * size < shortest]
-        for i in narrow:
-            place = self._roomy(i - 1, i)
-            if place is None:
-                continue
-            point, step = place
-            values = self._ask(np.concatenate([point[None], point + step * np.eye(len(point))]))
-            if not np.isfinite(values).all():
-                continue
-            found = self._found
-            wrong = ((values[1:] - values[0]) / step).T - found.jacobians(point[None])[0]
-            away = np.copysign(1.0, kinks[i - 1])
-            on = found.active(point[None])[0, i - 1] > 0
-            # Of the pair's jump, which is known, this much belongs to the other unit: only the cell between changes.
-            cells[i].jacobian = cells[i].jacobian + (away if on else -away) * wrong
-            self._build(line, kinks, cells)
-
-    def _fit(self, cells: list[_Cell]) -> None:
-        """Fit the biases to the cells' values and to some near the origin.
+    def _fit(self, regions: list[_LineRegion]) -> None:
+        """Fit the biases to the regions' values and to some near the origin.
 
         A kink far out on the line is found well, but the row that carries it back to the origin loses digits.
         """
@@ -321,30 +290,15 @@ class _Run:
         values = self._ask(near)
         known = np.isfinite(values).all(axis=1)
         size = float(np.abs(values[known]).max(initial=0)) or 1.0
-        points = np.array([cell.point for cell in cells])
-        lost = np.linalg.norm(points, axis=1) / np.array([np.abs(cell.steps).min() for cell in cells])
+        points = np.array([region.point for region in regions])
+        lost = np.linalg.norm(points, axis=1) / np.array([np.abs(region.steps).min() for region in regions])
         errors = self.noise.floor * size * (1 + lost)
-        typical = np.full(int(known.sum()), float(np.median(errors)) * np.sqrt(len(cells)))
+        typical = np.full(int(known.sum()), float(np.median(errors)) * np.sqrt(len(regions)))
         self.model = self._found.fitted(
             np.concatenate([points, near[known]]),
-            np.concatenate([np.array([cell.value for cell in cells]), values[known]]),
+            np.concatenate([np.array([region.value for region in regions]), values[known]]),
             np.concatenate([errors, typical]),
         )
-
-    def _roomy(self, first: int, second: int) -> tuple[Array, float] | None:
-        """A point where just one of two units is on, and the longest step along any axis that crosses nothing."""
-        model = self._found
-        candidates = self.comparison.fresh(_CANDIDATES)
-        signals = model.active(candidates)
-        candidates = candidates[(signals[:, first] > 0) != (signals[:, second] > 0)]
-        if not len(candidates):
-            return None
-        steepest = np.maximum(np.abs(model.rows).max(axis=1), 1e-300)
-        room = (np.abs(model.active(candidates)) / steepest).min(axis=1)
-        if self.offer.box is not None:
-            room = np.minimum(room, (self.offer.box[1] - candidates).min(axis=1))
-        best = int(np.argmax(room))
-        return (candidates[best], float(0.5 * room[best])) if room[best] > 0 else None
 
     # -- results
 
@@ -366,8 +320,8 @@ def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
     """d: whether the step along each axis crosses a unit's boundary, or comes too close to one to tell."""
     if not model.units:
         return np.zeros(len(steps), dtype=bool)
-    signals = model.active(point[None])[0]
-    way = model.rows * steps  # m×d: by how much each unit's signal changes
-    towards = way * signals[:, None] < 0
-    crosses: NDArray[np.bool_] = (towards & (np.abs(way) > _MARGIN * np.abs(signals)[:, None])).any(axis=0)
+    pre_activations = model.active(point[None])[0]
+    way = model.rows * steps  # m×d: by how much each pre-activation changes
+    towards = way * pre_activations[:, None] < 0
+    crosses: NDArray[np.bool_] = (towards & (np.abs(way) > _MARGIN * np.abs(pre_activations)[:, None])).any(axis=0)
     return crosses

@@ -1,8 +1,8 @@
 """One hidden layer from values with few digits: float32, or rounded to a few decimals.
 
-A line shows where the kinks are (values_line.py), long steps beside it the units' directions to a few per cent
-(values_slopes.py). From there all parameters are fitted, to fresh values first and then to every value paid for
-(values_fit.py): that is as exact as the noise allows, and says how exact that is.
+A line shows where the kinks are (line.py), long steps beside it the units' directions to a few per cent
+(slopes.py). From there all parameters are fitted, to fresh values first and then to every value paid for
+(fit.py): that is as exact as the noise allows, and says how exact that is.
 """
 
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Evidence, Outcome, Stop
-from relumine.reconstruct.values.asker import Asker
+from relumine.reconstruct.values.asker import ValueAsker
 from relumine.reconstruct.values.fit import LARGEST, KnownUnits, ValuesFit, answered
-from relumine.reconstruct.values.growth import grown, undetermined, without_idle, without_undetermined
+from relumine.reconstruct.values.growth import grown, undetermined, without_idle
 from relumine.reconstruct.values.line import NoisyLine, Shown
 from relumine.reconstruct.values.pool import CandidatePool
 from relumine.reconstruct.values.slopes import assembled, slopes
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
 
-# Networks are built and fitted so many times before it is said that it did not work; each time, of up to so many lines
-# that one is taken which shows most kinks, farthest apart. At least two, since a line may hide a kink.
+# Attempts to build and fit a network; in each, of up to _LINES lines the one that shows most breakpoints, farthest
+# apart, is taken. At least two lines, since one may hide a breakpoint.
 _ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 8
 _LINES, _LEAST_LINES = 8, 2
-# The gradient of the narrowest cell is good enough if it errs by less than this part.
+# The gradient of the narrowest region is good enough if it errs by less than this part.
 _GOOD = 0.03
 # Fresh values for the fit, per parameter, and how far out they are, in units of fresh points.
 _PER_PARAMETER = 3
@@ -40,15 +40,15 @@ _FAR = 5.0
 _NO_TERM = 0.3
 # Fits are right if values are off by no more than this, in expected errors.
 _MISFIT, _MISFIT_SINGLE = 1.15, 3.0
-# So many units may be added that no line showed; each must lower the misfit to less than this part of it.
+# Units added at most that no line showed; each must lower the misfit to less than this part of it.
 _GROWTH, _HELPS = 4, 0.8
-# Fitted networks are compared at so many times more points: units that are rarely on may have been overlooked.
+# Fitted networks are compared at this many times as many points: units that are rarely on may have been overlooked.
 _THOROUGH = 10
-# At so many points it is simulated what noise does; nothing is asked there.
+# Points at which the effect of noise is simulated; nothing is asked there.
 _SIMULATED = 2000
-# So many times a network that fresh values contradict is fitted to these too.
+# How often a network that fresh values contradict is fitted to these too.
 _ROUNDS = 3
-# So many times more values are asked where that may make a clone exact enough.
+# This many times as many values are asked where that may make a clone exact enough.
 _MORE = 4
 # Whatever the noise, a network further off than this, relative to the largest answer, is not called recovered.
 _WORST = 1e-3
@@ -80,7 +80,7 @@ class FewDigits:
         self, meter: Metered, noise: Noise, points: int, limit: int, domain: Domain, rng: np.random.Generator
     ) -> None:
         self.meter = meter
-        self.ask = Asker(meter, noise, limit, domain)
+        self.ask = ValueAsker(meter, noise, limit, domain)
         self.points = points
         self.rng = rng
         self.offer = meter.offer
@@ -178,7 +178,7 @@ class FewDigits:
         return _Candidate(line, shown) if shown.pieces else None
 
     def _good(self, shown: Shown) -> bool:
-        """Whether steps in the narrowest cell are long enough for a good gradient."""
+        """Whether steps in the narrowest region are long enough for a good gradient."""
         if not shown.kinks:
             return True
         bound = max(float(piece.error.min()) for piece in shown.pieces)
@@ -204,8 +204,7 @@ class FewDigits:
         fit = self._grown(fit)
         if not self._explained(fit):
             return fit
-        everything = self._fitted_to_all(self._turned(fit))
-        return without_undetermined(everything, self._most_misfit)
+        return self._fitted_to_all(self._turned(fit))
 
     def _fitted_to_all(self, fit: ValuesFit) -> ValuesFit:
         everything = self.ask.everything(_FAR * float(np.linalg.norm(self.fresh[0], axis=1).max()))
@@ -252,13 +251,13 @@ class FewDigits:
         return _MISFIT if self.ask.noise.absolute > 0 else _MISFIT_SINGLE
 
     def _fresh_for(self, start: Shallow, units: int) -> KnownUnits:
-        """Enough fresh values to fit a network with so many units."""
+        """Enough fresh values to fit a network with this number of units."""
         d, outputs = self.offer.dimension, self.offer.outputs
         count = units * (d + 1 + outputs) + outputs * (1 if _plain(start) else 1 + d)
         return self._fresh(-(-_PER_PARAMETER * count // outputs) + self.points)
 
     def _fresh(self, count: int) -> KnownUnits:
-        """At least so many fresh values; those that were asked for an earlier fit are as good."""
+        """At least ``count`` fresh values; those that were asked for an earlier fit are as good."""
         spread = _SPREAD if self.offer.box is None and not self.ask.probabilities else 1.0
         missing = max(count - len(self.fresh[0]), 0)
         points = self.comparison.representable(spread * self.comparison.fresh(missing))

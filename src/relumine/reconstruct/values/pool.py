@@ -12,7 +12,7 @@ import numpy as np
 from relumine.oracle.base import Array
 from relumine.reconstruct.lines.shallow import Shallow
 
-# Two units are the same if rows, biases and outputs differ by less than this, or by so many times their errors.
+# Two units are the same if rows, biases and outputs differ by less than this, or by _TIMES their errors.
 _SAME, _TIMES = 0.1, 3.0
 # Units known worse than this are of no use.
 _WORST = 0.3
@@ -80,8 +80,8 @@ class CandidatePool:
 def _weighed(units: list[CandidateUnit], points: Array, logits: Array, errors: Array) -> Shallow:
     """Outputs, linear term and offset by least squares, each logit weighed by its error."""
     rows, biases = np.array([unit.row for unit in units]), np.array([unit.bias for unit in units])
-    signals = np.maximum(points @ rows.T + biases, 0)
-    features = np.hstack([signals, points, np.ones((len(points), 1))])
+    hidden = np.maximum(points @ rows.T + biases, 0)
+    features = np.hstack([hidden, points, np.ones((len(points), 1))])
     weights = [
         np.linalg.lstsq(features / error[:, None], logit / error, rcond=1e-10)[0]
         for logit, error in zip(logits.T, errors.T, strict=True)

@@ -1,8 +1,8 @@
-"""Units from what a line shows: the gradients of its cells by long steps, and what they have in common.
+"""Units from what a line shows: the gradients of its regions by long steps, and what they have in common.
 
 Every kink's slope along the line is known from the pieces, so the units' outputs are. All gradients together then are
-linear in the units' rows. Each gradient is weighed by what is known of it, so that a cell too narrow for long steps
-does no harm where there are several outputs: the cells around it tell its two units apart.
+linear in the units' rows. Each gradient is weighed by what is known of it, so that a region too narrow for long steps
+does no harm where there are several outputs: the regions around it tell its two units apart.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from relumine.reconstruct.values.line import Shown
 # A step along an axis is this part of the way to the next kink on the line, where kinks lie as close as near the
 # origin: far out a kink belongs to a unit that runs nearly along the line, and is close all the same.
 _STEP = 0.2
-# A step that crosses a boundary is divided by this, so many times at most.
+# A step that crosses a boundary is divided by _SHORTER, _TIMES at most.
 _SHORTER, _TIMES = 3.0, 7
 # What a step says that crosses a boundary all the same counts for next to nothing.
 _DOUBT = 1e3
@@ -31,14 +31,14 @@ Ask = Callable[[Array], tuple[Array, Array]]
 
 @dataclass(frozen=True, eq=False)
 class SlopeFit:
-    """The gradients of all cells of a line: ``jacobians`` and their ``errors``, cells×K×d."""
+    """The gradients of all regions of a line: ``jacobians`` and their ``errors``, regions×K×d."""
 
     jacobians: Array
     errors: Array
 
 
 def middles(kinks: list[float], ends: tuple[float, float]) -> tuple[list[float], list[float]]:
-    """Of every cell of a line: a place in it, and the distance to the next kink."""
+    """Of every region of a line: a place in it, and the distance to the next kink."""
     low, high = ends
     if not kinks:
         return [(low + high) / 2], [min(1.0, (high - low) / 4)]
@@ -49,7 +49,7 @@ def middles(kinks: list[float], ends: tuple[float, float]) -> tuple[list[float],
 
 
 def slopes(line: Line, shown: Shown, ask: Ask, ends: tuple[float, float], box: tuple[float, float] | None) -> SlopeFit:
-    """Measure the gradient in the middle of every cell; ``ask(points) -> values, bounds`` (n×K both)."""
+    """Measure the gradient in the middle of every region; ``ask(points) -> values, bounds`` (n×K both)."""
     size = float(np.linalg.norm(line.direction))
     jacobians, errors = [], []
     for t, reach in zip(*middles(shown.kinks, ends), strict=True):
@@ -92,16 +92,16 @@ def assembled(line: Line, shown: Shown, found: SlopeFit) -> tuple[Shallow, Array
 
     Also by how much each unit's row errs typically, in units of its length.
 
-    Every cell's gradient is J + Σ ± wᵢ aᵢᵀ over the kinks between it and t = 0, with wᵢ the jump of the slope and
+    Every region's gradient is J + Σ ± wᵢ aᵢᵀ over the kinks between it and t = 0, with wᵢ the jump of the slope and
     aᵢ·direction = 1. That is linear in J and all aᵢ: least squares, for each axis on its own.
     """
     kinks, jumps = np.array(shown.kinks), shown.jumps
-    cells, outputs, d = found.jacobians.shape
+    regions, outputs, d = found.jacobians.shape
     here = int(np.searchsorted(kinks, 0.0))
-    crossed = (np.arange(cells)[:, None] > np.arange(len(kinks))).astype(np.float64)
+    crossed = (np.arange(regions)[:, None] > np.arange(len(kinks))).astype(np.float64)
     crossed -= crossed[here]
-    parts = np.repeat(np.eye(outputs)[None], cells, axis=0), crossed[:, None, :] * jumps.T
-    system = np.concatenate(parts, axis=2).reshape(cells * outputs, -1)
+    parts = np.repeat(np.eye(outputs)[None], regions, axis=0), crossed[:, None, :] * jumps.T
+    system = np.concatenate(parts, axis=2).reshape(regions * outputs, -1)
     solution, variances = np.empty((outputs + len(kinks), d)), np.zeros(outputs + len(kinks))
     for axis in range(d):
         weight = 1 / found.errors[:, :, axis].ravel()
