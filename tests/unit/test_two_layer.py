@@ -62,7 +62,15 @@ def test_recovers_fresh_targets_as_plain_networks(d, h, K, bias):
 
 
 @pytest.mark.parametrize(
-    ("d", "h", "K", "most"), [(30, 64, 10, 1.5), (100, 128, 10, 1.5), (30, 64, 1, 3.6), (100, 128, 1, 3.6)]
+    ("d", "h", "K", "most"),
+    [
+        (30, 64, 10, 1.5),
+        (100, 128, 10, 1.5),
+        (30, 64, 1, 3.6),
+        (100, 128, 1, 3.6),
+        (50, 32, 1, 1.5),
+        (200, 150, 1, 1.6),
+    ],
 )
 @pytest.mark.parametrize("bias", [True, False], ids=["biases", "no biases"])
 def test_gradient_queries_per_unit(d, h, K, most, bias):
@@ -172,6 +180,29 @@ def test_two_kinks_closer_than_any_step(K, gap):
         result = run(problem.oracle, rng=seed)
         assert result.outcome is RECOVERED
         assert error(result, problem) <= 1e-8
+
+
+@pytest.mark.parametrize("share", [1.0, -0.5, -0.99, -1 + 1e-5])
+@pytest.mark.parametrize("turn", [0.0, 1e-2, 1e-5], ids=["parallel", "nearly parallel", "more nearly"])
+@pytest.mark.parametrize("gap", [1e-2, 1e-3, 1e-5])
+def test_two_units_of_one_output_that_are_nearly_one(gap, turn, share):
+    """One pattern fits both at all points but those between them, on one side of the unit that is their sum."""
+    for seed in range(3):
+        problem = two_layer(64, 12, 1, seed=seed)
+        A, b, W = problem.A.copy(), problem.b.copy(), problem.W.copy()
+        rng = np.random.default_rng(seed)
+        A[1], b[1] = A[0] + turn * rng.standard_normal(64) / 8, b[0] + gap
+        W[:, 1] = share * W[:, 0]
+        problem = problem.changed(A=A, b=b, W=W)
+        result = run(problem.oracle, rng=seed)
+        points = rng.standard_normal((2000, 64))
+        # On the boundary of one of the two, or of their sum, and beside it.
+        row, bias = [(A[0], b[0]), (A[1], b[1]), (A[0] + share * A[1], b[0] + share * b[1])][seed]
+        beside = rng.uniform(-2 * gap, 2 * gap, 2000)
+        points += np.outer((beside - points @ row - bias) / (row @ row), row)
+        truth = problem.predict(points)
+        right = np.abs(result.predict(points) - truth).max() <= 1e-9 * np.abs(truth).max()
+        assert right or result.outcome is not RECOVERED
 
 
 @pytest.mark.parametrize("seed", [600, 663, 700])

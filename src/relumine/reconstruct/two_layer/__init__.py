@@ -1,7 +1,8 @@
 """TwoLayer: one hidden layer from gradients (docs/two-layer.md).
 
     method.py: the tensor first (``reconstruct/tensor``) ──> agreement.py: compare, mend, polish ──> verified
-        one output, or what the tensor leaves open:
+        one output: one_output.py: twelve lines through one point ──> thresholds.py: patterns ──> agreement.py
+        what these leave open:
             asker.py: calibrate ──> line.py: search a line ──> mending.py: along the ray to a wrong point
 
 pair.py tells apart two units whose breakpoints coincide. Where one output is explained at a time,

@@ -171,8 +171,13 @@ class TwoLayerRun(ABC):
         """Ask the values at fresh points; they are compared with every later model."""
         with self.meter.phase("verify"):
             # A line inside a box does not meet every unit; one that is on in a corner shows at few points.
-            corners = 1 if self.offer.box is None else _IN_A_BOX
-            self.comparison.ask(self.comparison.fresh(corners * self.settings.points))
+            count = self._fresh_points if self.offer.box is None else _IN_A_BOX * self.settings.points
+            self.comparison.ask(self.comparison.fresh(count))
+
+    @property
+    def _fresh_points(self) -> int:
+        """How many fresh points are compared."""
+        return self.settings.points
 
     def _challenge(self) -> None:
         """Ask values close to the recovered boundaries."""
@@ -262,4 +267,6 @@ class TwoLayerRun(ABC):
             return Evidence(self.noise.floor, remark=remark)
         gap = self.comparison.gap(self._model())
         accuracy = None if self._uncertainty is None else self._uncertainty / self.comparison.size
-        return Evidence(self.noise.floor, None, gap, len(self.comparison.points), remark, accuracy)
+        around = "at N(0, I)" if self.offer.box is None else f"in the box {self.offer.box}"
+        where = f"{around} and close to the boundaries found"
+        return Evidence(self.noise.floor, None, gap, len(self.comparison.points), remark, accuracy, where)

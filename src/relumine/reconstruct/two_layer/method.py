@@ -16,12 +16,15 @@ from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.agreement import TwoLayerRun
 from relumine.reconstruct.two_layer.line import LineRun
+from relumine.reconstruct.two_layer.one_output import OneOutputRun
 from relumine.reconstruct.verification import FRESH_POINTS
 from relumine.reconstruct.verification.domain import rows_of
 
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
 _DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
 _LEAST = 10
+# With fewer inputs a layer mostly has more units than inputs, and a line is searched at once.
+_INPUTS = 20
 _MOST = 20_000
 
 
@@ -29,15 +32,16 @@ _MOST = 20_000
 class TwoLayer:
     """Reconstruct x ↦ W relu(Ax + b) + c exactly: any norms, biases, h unknown, h > d, any number of outputs.
 
-    The Jacobians at about 1.5·h/K inputs are decomposed into units (the tensor package); what that leaves open, and one
-    output, is searched on a line by meeting tangents (line.py, mending.py). Signs and orientations need no queries
-    (shallow.py). The result is compared with the target at fresh points, at several scales, and at points close to the
-    recovered boundaries, where a wrong one would show. Other activations than ReLU: see tensor/smooth.py.
+    The Jacobians at about 1.5·h/K inputs are decomposed into units (the tensor package), with one output those
+    on twelve lines through one point (one_output.py); what that leaves open is searched on a line (line.py). Signs and
+    orientations need no queries (shallow.py). The result is compared with the target at fresh points, at several
+    scales, and at points close to the recovered boundaries, where a wrong one would show. Other activations than ReLU:
+    see tensor/smooth.py.
 
     Where one output is explained at a time (the largest, or one of your choice) rather than all, see top_class.py.
 
     limit: give up after this many gradient queries; None means 20,000
-    points: how many fresh points to compare, by value queries
+    points: how many fresh points to compare, by value queries; with one output the answers with gradients count, too
     inputs: ask these only, n×d or n×shape, in their order and as few as needed: what the explanations of ordinary
         requests tell (tensor/ordinary.py). Units that never switch among them stay part of an affine function; the
         outcome is then INCOMPLETE, and its remark says how many were found and how the clone agrees at unused inputs
@@ -75,7 +79,7 @@ class TwoLayer:
         run = self._run(meter, rng)
         outcome, remark = attempt(run.reconstruct)
         left = self.most - meter.spent.since(before).gradient_queries
-        if outcome in _DOUBTED and type(run) is TensorRun and left >= _LEAST:
+        if outcome in _DOUBTED and isinstance(run, TensorRun) and not isinstance(run, OrdinaryRun) and left >= _LEAST:
             run = LineRun(replace(self, limit=left), meter, rng)
             outcome, remark = attempt(run.reconstruct)
         if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
@@ -92,7 +96,9 @@ class TwoLayer:
             return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
         if offer.gradient_rows < offer.outputs:
             return TopRun(meter, rng, limit=self.most, points=self.points)
-        return LineRun(self, meter, rng) if _one(offer) else TensorRun(self, meter, rng)
+        if not _one(offer):
+            return TensorRun(self, meter, rng)
+        return (OneOutputRun if _on_lines_through_one_point(offer) else LineRun)(self, meter, rng)
 
 
 def tells_units_apart(offer: Offer) -> bool:
@@ -103,3 +109,9 @@ def tells_units_apart(offer: Offer) -> bool:
 def _one(offer: Offer) -> bool:
     """Whether outputs are multiples of one."""
     return offer.outputs == 1 or (offer.outputs == 2 and offer.values == "probabilities")
+
+
+def _on_lines_through_one_point(offer: Offer) -> bool:
+    """Whether one output is searched there first: exact numbers, and enough inputs that units may be fewer."""
+    exact = offer.dtype == "float64" and offer.values != "probabilities"
+    return exact and offer.box is None and offer.dimension >= _INPUTS
