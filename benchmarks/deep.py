@@ -15,12 +15,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 import deep_table
 import relumine as rl
+from relumine import zoo
+from relumine.jobs.provenance import provenance
 from relumine.oracle.base import DType
 
 RESULTS = Path(__file__).parent / "results"
@@ -34,6 +36,7 @@ class Case:
     widths: str
     dtype: DType
     seed: int
+    values: Literal["logits", "probabilities"] = "logits"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -113,22 +116,34 @@ def patterns(seeds: int = 10) -> Iterator[Case]:
         yield Case("patterns", "64-64-64-10", "float64", seed)
 
 
+def unseen(seeds: int = 10) -> Iterator[Case]:
+    """Such networks and deeper ones, at seeds that were not looked at while `all_on.py` and `top.py` were made."""
+    double = ("784-64-32-10", "100-32-16-10", "64-64-64-10", "32-32-32-32-5", "64-16-16-16-16-10", "40-20-10-10-3")
+    for seed in range(4000, 4000 + seeds):
+        for widths in ("100-32-16-10", "784-100-50-10", "100-64-32-16-10"):
+            yield Case("unseen", widths, "float32", seed)
+        for widths in double:
+            yield Case("unseen", widths, "float64", seed)
+
+
 def trained_single(seeds: int = 10) -> Iterator[Case]:
-    """Trained on MNIST and computing in float32."""
-    for seed in range(3000, 3000 + seeds):
+    """Trained on MNIST and computing in float32, through logits and through probabilities."""
+    for seed in range(4000, 4000 + seeds):
         yield Case("trained_single", "784-64-32-10", "float32", seed)
+        yield Case("trained_single", "784-64-32-10", "float32", seed, "probabilities")
 
 
 EXPERIMENTS = {
     each.__name__: each
-    for each in (patterns, trained_single, networks, fresh, width, depth, trained, expanding, single)
+    for each in (patterns, unseen, trained_single, networks, fresh, width, depth, trained, expanding, single)
 }
 
 
 class Timed:
     """A random network that counts and times its own answers, independently of the meter."""
 
-    def __init__(self, sizes: tuple[int, ...], dtype: DType, seed: int) -> None:
+    def __init__(self, case: Case) -> None:
+        sizes, dtype, seed = case.sizes, case.dtype, case.seed
         rng = np.random.default_rng([seed, *sizes])
         self.weights, self.biases = [], []
         for i, (wide, narrow) in enumerate(pairwise(sizes)):
@@ -136,7 +151,7 @@ class Timed:
             scale = np.sqrt((2 if i else 1) / wide)
             self.weights.append((rng.standard_normal((narrow, wide)) * scale).astype(dtype))
             self.biases.append((rng.standard_normal(narrow) * 0.5).astype(dtype))
-        self.offer = rl.Offer((sizes[0],), sizes[-1], "real" if sizes[-1] == 1 else "logits", "all", dtype)
+        self.offer = rl.Offer((sizes[0],), sizes[-1], "real" if sizes[-1] == 1 else case.values, "all", dtype)
         self.seconds = 0.0
         self.queries = 0
 
@@ -148,6 +163,10 @@ class Timed:
             jacobians = np.broadcast_to(self.weights[-1], (len(inputs), *self.weights[-1].shape))
             for weight, mask in zip(self.weights[-2::-1], masks[::-1], strict=True):
                 jacobians = (jacobians * mask[:, None, :]) @ weight
+        if self.offer.values == "probabilities":
+            values = _softmax(values)
+            if jacobians is not None:
+                jacobians = values[:, :, None] * (jacobians - np.einsum("nk,nkd->nd", values, jacobians)[:, None])
         self.seconds += time.perf_counter() - began
         self.queries += len(inputs)
         return rl.Answer(values, jacobians)
@@ -161,11 +180,14 @@ class Timed:
         return signal @ self.weights[-1].T + self.biases[-1], masks
 
 
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    found = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
 def train(target: Timed, seed: int) -> None:
     """1,500 steps of Adam on MNIST, from the random weights that the target has."""
     import torch
-
-    from relumine import zoo
 
     data = zoo.dataset("mnist").train
     inputs, labels = torch.tensor(data.inputs).flatten(1), torch.tensor(data.labels.astype(np.int64))
@@ -188,7 +210,7 @@ def train(target: Timed, seed: int) -> None:
 
 def run(case: Case) -> dict[str, Any]:
     """What came out of one case; the error is the largest on 10,000 Gaussian points, relative to the largest output."""
-    target = Timed(case.sizes, case.dtype, case.seed)
+    target = Timed(case)
     if case.experiment.startswith("trained"):
         train(target, case.seed)
     began = time.perf_counter()
@@ -209,7 +231,13 @@ def run(case: Case) -> dict[str, Any]:
     if result.clone is not None:
         points = np.random.default_rng([case.seed, 7]).standard_normal((10_000, case.sizes[0]))
         truth = target.values(points.astype(case.dtype))[0].astype(np.float64)
+        if case.values == "probabilities":
+            truth = _softmax(truth)
         row["error"] = float(f"{np.abs(result.predict(points) - truth).max() / np.abs(truth).max():.3g}")
+        if case.experiment.startswith("trained"):
+            images = zoo.dataset("mnist").test.inputs.reshape(-1, case.sizes[0])
+            labels = target.values(images.astype(case.dtype))[0].argmax(axis=1)
+            row["agreement"] = float((result.predict(images.astype(np.float64)).argmax(axis=1) == labels).mean())
     return row
 
 
@@ -227,14 +255,15 @@ def run_missing(experiment: str, seeds: int | None) -> None:
     for case in make() if seeds is None else make(seeds):
         if _key(asdict(case)) in done:
             continue
-        row = asdict(case) | run(case) | {"versions": f"Python {platform.python_version()}, numpy {np.__version__}"}
+        versions = f"Python {platform.python_version()}, numpy {np.__version__}"
+        row = asdict(case) | run(case) | {"commit": provenance(0).commit, "versions": versions}
         with (RESULTS / f"deep_{experiment}.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(*asdict(case).values(), row["outcome"], row.get("error"), f"{row['seconds']} s", flush=True)
 
 
 def _key(row: dict[str, Any]) -> tuple[object, ...]:
-    return tuple(row[field.name] for field in fields(Case))
+    return tuple(row.get(field.name, field.default) for field in fields(Case))
 
 
 def main() -> None:

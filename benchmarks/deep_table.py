@@ -19,7 +19,7 @@ Row = dict[str, Any]
 def write(rows: dict[str, list[Row]]) -> None:
     """Replace what stands between the page's markers, and draw the figures beside it."""
     page = PAGE.read_text()
-    for name in ("patterns", "trained_single", "networks", "fresh", "trained", "expanding", "single"):
+    for name in ("patterns", "unseen", "trained_single", "networks", "fresh", "trained", "expanding", "single"):
         page = _replaced(page, name, _table(rows[name]))
     page = _replaced(page, "growth", _growth(rows["depth"], rows["width"]))
     PAGE.write_text(page)
@@ -37,7 +37,8 @@ def _grouped(rows: list[Row]) -> dict[str, list[Row]]:
     groups = defaultdict(list)
     for row in rows:
         single = row["dtype"] == "float32"
-        groups[str(row["widths"]) + " float32" * single].append(row)
+        name = str(row["widths"]) + " float32" * single + " probabilities" * (row.get("values") == "probabilities")
+        groups[name].append(row)
     return groups
 
 

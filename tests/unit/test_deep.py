@@ -133,6 +133,17 @@ def test_units_that_are_rarely_on_are_found():
     assert result.hidden == (20, 10)
 
 
+def test_units_that_are_off_wherever_all_signals_below_are_large_are_found():
+    for seed in range(3):
+        problem = network(60, 24, 12, 8, seed=seed)
+        problem.weights[1][:4] -= 0.15  # on only where few of the first layer's signals are large
+        problem.weights[1][4:8] += 0.15
+        result = run(problem.oracle, rng=seed)
+        assert result.outcome is RECOVERED
+        assert error(result, problem) <= 1e-9
+        assert result.hidden == (24, 12)
+
+
 def test_it_counts_every_row_and_repeats_none():
     counting = Counting(network(40, 20, 10, 2, seed=0).oracle)
     spent = rl.Deep()(counting, rng=0).spent

@@ -1,6 +1,7 @@
 """Deep: several hidden ReLU layers from gradients (docs/deep.md).
 
-    duals.py: a layer's rows and activation patterns from Jacobians ──> ascent.py: layer after layer ──> verified
+    duals.py: a layer's rows and activation patterns from Jacobians ──> ascent.py: layer after layer, at points
+        where all units below are on (all_on.py) ──> top.py: the last hidden layer by its tensor ──> verified
 
 Where that ends (fewer outputs than four, more units than inputs, units that no chosen point switches), lines are
 searched:

@@ -27,6 +27,8 @@ _TRACES = 3
 _CLOSE = 0.05
 # First-layer signals of the points that are to show rare units are spread by so many powers of e.
 _SPREAD = 1.5
+# Where one is on alone its signal is larger by so many powers of e, so that biases of the next layer matter less.
+_ALONE = 3.0
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class _DeepRun:
         self.comparison = self.search.comparison
         self.growth = Growth(self.search, meter)
         self.network: Network | None = None
+        self.ascent: Ascent | None = None  # the search by which the network was found
         self.patterned = False  # whether activation patterns showed the whole network
         self.gaussian = 0  # so many of the compared points are Gaussian
         self.met: Met | None = None  # the last comparison at all places of the domain
@@ -117,6 +120,9 @@ class _DeepRun:
                 wrong = self._met_elsewhere(network)
             if not len(wrong):
                 return
+            found = self._mended(network, wrong)
+            if found is not None:
+                continue
             with self.meter.phase("trace"):
                 traced = [self._trace(network, self.comparison.points[i]) for i in self._clearest(wrong)[:_TRACES]]
                 if not any(traced):
@@ -129,12 +135,27 @@ class _DeepRun:
         if search.offer.outputs - (search.offer.values == "probabilities") < FEWEST:
             return None
         most = self.settings.limit // 3
-        ascent = Ascent(search.known, self.comparison.fresh, search.offer, search.noise, self.rng, most)
+        self.ascent = ascent = Ascent(search.known, self.comparison.fresh, search.offer, search.noise, self.rng, most)
         try:
             with self.meter.phase("patterns"):
                 return ascent.network()
         except Halted:
+            self.ascent = None
             return None
+
+    def _mended(self, network: Network, wrong: NDArray[np.intp]) -> Network | None:
+        """The network by activation patterns once more, with answers at some of the points where it is wrong."""
+        if self.ascent is None:
+            return None
+        worst = wrong[np.argsort(-self._misses(network)[wrong], kind="stable")[:_TRACES]]
+        try:
+            with self.meter.phase("patterns"):
+                mended = self.ascent.mended(self.comparison.points[worst])
+        except Halted:
+            mended = None
+        if mended is None:
+            self.ascent = None
+        return mended
 
     # -- verifying
 
@@ -169,11 +190,16 @@ class _DeepRun:
         return wrong
 
     def _spread(self, network: Network, count: int) -> Array:
-        """Points at which few or many first-layer units are on, by much or by little: rare units show at some."""
+        """Points at which few or many first-layer units are on, by much or by little, and those at which one is alone.
+
+        Rare units show at some: one of the second layer, where what it has a positive weight for is on alone.
+        """
         if not network.hidden or self.search.offer.box is not None:
             return self.comparison.fresh(count)
-        signals = np.exp(_SPREAD * self.rng.standard_normal((count, network.hidden[0])))
-        on = self.rng.uniform(size=signals.shape) < self.rng.uniform(size=(count, 1))
+        units = network.hidden[0]
+        on = self.rng.uniform(size=(count, units)) < self.rng.uniform(size=(count, 1))
+        on = np.concatenate([on, np.eye(units, dtype=bool)])
+        signals = np.exp(_SPREAD * self.rng.standard_normal(on.shape) + _ALONE * (on.sum(axis=1, keepdims=True) == 1))
         signals = np.where(on, signals, -signals) - network.biases[0]
         points: Array = np.linalg.lstsq(network.weights[0], signals.T, rcond=None)[0].T.astype(np.float64)
         return self.comparison.representable(points)

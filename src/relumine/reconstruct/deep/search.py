@@ -88,15 +88,16 @@ class Search:
         values = np.concatenate([answer.values for _, answer in self._asked])
         jacobians = np.concatenate([answer.jacobians for _, answer in self._asked])
         # All that the target sees of an input are the directions of its first layer, mostly far fewer than inputs.
-        basis = np.linalg.svd(network.weights[0], full_matrices=False)[2]
-        inner = replace(network, weights=(network.weights[0] @ basis.T, *network.weights[1:]), inputs=(len(basis),))
+        seen = [network.weights[0], *([] if network.skip is None else [network.skip])]
+        basis = np.linalg.svd(np.concatenate(seen), full_matrices=False)[2]
+        inner = _turned(network, basis.T)
         points, jacobians = points @ basis.T, jacobians @ basis.T
         # Some of the gradients determine all parameters many times over, and the time is in proportion to them.
         sizes = self.offer.outputs * sum(weight.size for weight in inner.weights)
         order = self.rng.permutation(len(points))
         steep = order[: int(_PRODUCTS / sizes)]
         found = polished(inner, Answers(points[order], values[order], jacobians[steep]), self.noise).network
-        return replace(found, weights=(found.weights[0] @ basis, *found.weights[1:]), inputs=network.inputs)
+        return replace(_turned(found, basis), inputs=network.inputs)
 
     def as_logits(self, answer: Answer) -> Answer:
         """What the target said, as logits where it said probabilities."""
@@ -193,6 +194,14 @@ class Search:
                     break
                 raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{len(search.sights)} answers on a line show hardly a kink")
         self.book.add_line(search, places)
+
+
+def _turned(network: Network, basis: Array) -> Network:
+    """The network as a function of other coordinates of its inputs."""
+    skip = None if network.skip is None else network.skip @ basis
+    return replace(
+        network, weights=(network.weights[0] @ basis, *network.weights[1:]), skip=skip, inputs=(basis.shape[1],)
+    )
 
 
 def _common_line(points: Array) -> tuple[Line, NDArray[np.intp]]:

@@ -1,0 +1,90 @@
+"""Top: what remains above the known layers, if it is one hidden layer, by the tensor of its Jacobians (tensor/)."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from relumine.oracle.base import Answer, Array
+from relumine.reconstruct.deep.all_on import AllOn
+from relumine.reconstruct.lines.shallow import Shallow
+from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.search import TensorSearch
+
+# Whether one hidden layer is left is decided after this many answers, and after multiples of the inputs per output.
+_ANSWERS, _PER_OUTPUT, _AGAIN = 16, 4, 4
+
+
+class Top:
+    """The last hidden layer and the output weights, in the pre-activations of the last known layer.
+
+    ask: answers at inputs, with Jacobians by these
+    tolerance: a linear term smaller than this part of the Jacobians is none
+    """
+
+    def __init__(
+        self,
+        ask: Callable[[Array], tuple[Array, Answer]],
+        region: AllOn,
+        noise: Noise,
+        rng: np.random.Generator,
+        tolerance: float,
+    ) -> None:
+        self._ask, self._region, self._noise, self._rng, self._tolerance = ask, region, noise, rng, tolerance
+        self._back = np.linalg.pinv(region.to_layer)
+        self._left = 0
+        self._search: TensorSearch | None = None
+
+    def found(self, outputs: int) -> Shallow | None:
+        """The layer, if what remains has one hidden layer and no linear term."""
+        self._left = _ANSWERS + _PER_OUTPUT * len(self._region.to_layer) // outputs
+        try:
+            points, answer = self._asked(self._fresh(1))
+            first = Observations(points, answer.values, answer.jacobians, self._noise)
+            self._search = TensorSearch(self._asked, self._fresh, self._near, first, self._rng)
+            return self._plain(self._search)
+        except (Stop, np.linalg.LinAlgError):
+            return None
+
+    def mended(self, wrong: Array) -> Shallow | None:
+        """The layer again, with units that show where it was wrong at these inputs."""
+        if self._search is None:
+            return None
+        self._left += _ANSWERS
+        try:
+            self._search.gather(self._region.lifted(wrong) @ self._region.to_layer.T)
+            return self._plain(self._search)
+        except (Stop, np.linalg.LinAlgError):
+            return None
+
+    def _plain(self, search: TensorSearch) -> Shallow:
+        while True:
+            search.run()
+            plain = _shallow(search).plain(self._tolerance)
+            if plain is not None:
+                return plain
+            search.gather(self._fresh(_AGAIN))
+
+    def _fresh(self, count: int) -> Array:
+        found: Array = self._region.points(count) @ self._region.to_layer.T
+        return found
+
+    def _near(self, centre: Array, radius: float) -> Array:
+        found: Array = centre + min(radius, 1.0) * (self._fresh(1)[0] - centre)
+        return found
+
+    def _asked(self, signals: Array) -> tuple[Array, Answer]:
+        self._left -= len(signals)
+        if self._left < 0:
+            raise Stop(Outcome.NOT_THIS_CLASS)
+        points, answer = self._ask(signals @ self._back.T)
+        return points @ self._region.to_layer.T, Answer(answer.values, answer.jacobians @ self._back)
+
+
+def _shallow(search: TensorSearch) -> Shallow:
+    """What the search knows, with rows of length one."""
+    rows, linear = search.units.rows, search.linear()
+    lengths = np.linalg.norm(rows[:, :-1], axis=1)
+    outputs = search.units.outputs * lengths[:, None]
+    return Shallow(linear[:, :-1], linear[:, -1], outputs, rows[:, :-1] / lengths[:, None], rows[:, -1] / lengths)
