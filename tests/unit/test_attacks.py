@@ -5,15 +5,19 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import relumine as rl
 from problems import error, two_layer
 from relumine import defend
 from relumine.audit.attacks import Attack, attacks_for
-from relumine.audit.levels import LEVELS, PUBLIC_BACKBONE
+from relumine.audit.data import AuditData
+from relumine.audit.levels import LEVELS, PUBLIC_BACKBONE, Setting
 
 D, K, H = 6, 3, 5
 FITTED, RECOVERED = rl.Outcome.FITTED, rl.Outcome.RECOVERED
@@ -210,3 +214,46 @@ def test_ordinary_requests_tell_where_inputs_are_watched():
         answers = seen(inputs[400:], gradients=False).values
         assert (result.predict(inputs[400:]).argmax(1) == answers.argmax(1)).mean() >= 0.99
         assert result.spent.queries <= 100
+
+
+@pytest.mark.parametrize("level", ["probabilities", "gradients"])
+def test_exact_attacks_search_where_the_pool_is(level):
+    """Raw features of breast cancer lie between 0.001 and 4,000: at N(0, I) the probabilities tell little."""
+    inputs, labels = load_breast_cancer(return_X_y=True)
+    model = make_pipeline(StandardScaler(), MLPClassifier((8,), max_iter=60, random_state=0)).fit(inputs, labels)
+    oracle = LEVELS[level].of(rl.SklearnOracle(model))
+    exact = next(attack for attack in attacks_for(level, oracle.offer) if attack.key.kind == "exact")
+    pool, others = inputs[::2], inputs[1::2]
+    result = exact(rl.Metered(oracle, budget=1000), 1000, 0, pool)
+    assert result.outcome is RECOVERED
+    assert np.abs(result.predict(others) - model.predict_proba(others)).max() < 1e-8
+
+
+def test_a_clone_that_is_wrong_on_the_owners_inputs_is_not_called_exact():
+    """Linear everywhere, but for a narrow bump at one of the test inputs, which no attack has."""
+    rng = np.random.default_rng(0)
+    data, W = rng.standard_normal((60, D)), rng.standard_normal((K, D))
+    test = AuditData(data, None, (), "data").halves().test.rows
+
+    def query(x, gradients):
+        bump = np.maximum(0, 1 - 1e3 * np.abs(x - test[0]).sum(axis=1))
+        return x @ W.T + 100 * bump[:, None] * np.eye(K)[0], np.repeat(W[None], len(x), axis=0) if gradients else None
+
+    oracle = rl.FunctionOracle(query, rl.Offer((D,), K, values="logits"))
+    result = rl.audit(oracle, data, levels=["gradients"], budget=200, seeds=1, progress=False)
+    assert result.curves[0].status != "exact"
+    assert any("wrong on the owner's inputs" in record.remark for record in result.records)
+
+
+def test_where_explanations_cannot_be_fitted_values_are():
+    """SmoothGrad of raw features of breast cancer: its noise is 230 in all, and one of them varies by 0.003."""
+    inputs, labels = load_breast_cancer(return_X_y=True)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=1e6, max_iter=3000)).fit(inputs, labels)
+    deviation = float(inputs.std())
+    oracle = LEVELS["smoothgrad"].of(rl.SklearnOracle(model), Setting(deviation, np.random.default_rng(0)))
+    found = {attack.key.name: attack for attack in attacks_for("smoothgrad", oracle.offer, deviation=deviation)}
+    pool, others = inputs[::2], inputs[1::2]
+    for seed in (0, 1):
+        result = found["learned"](rl.Metered(oracle, budget=100), 100, seed, pool)
+        assert result.outcome is FITTED
+        assert (result.predict(others).argmax(1) == model.predict(others)).mean() > 0.8

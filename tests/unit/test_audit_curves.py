@@ -54,8 +54,10 @@ def test_a_larger_budget_is_never_worse():
     ]
 
 
-def test_a_level_that_shows_more_is_never_worse():
-    found = [record(0.731, level="label"), record(0.607, level="probabilities"), record(0.5, level="gradients")]
+@pytest.mark.parametrize("defence", ["", "noise:0.1"])
+def test_a_level_that_shows_more_is_never_worse(defence):
+    shown = {"label": 0.731, "probabilities": 0.607, "gradients": 0.5}
+    found = [record(agreement, level=level, defence=defence) for level, agreement in shown.items()]
     levels = [LEVELS["label"], LEVELS["probabilities"], replace(LEVELS["gradients"], baseline="probabilities")]
     curves = curves_of(found, levels)
     assert [curve.points[0].agreement.mean for curve in curves] == [0.731] * 3
@@ -70,10 +72,10 @@ def test_exact_recovery_from_less_counts_where_more_is_shown():
     assert curves[1].need("exact").queries.mean == 50
 
 
-def test_what_a_defence_hides_is_judged_by_itself():
-    found = [record(0.9, level="logits", defence="round:2"), record(0.5, defence="round:2"), record(0.99)]
+def test_what_is_seen_behind_a_defence_is_no_part_of_what_is_seen_without():
+    found = [record(0.9, level="logits", defence="round:2"), record(0.5, defence="round:2"), record(0.8)]
     curves = curves_of(found, [LEVELS["logits"], *GRADIENTS])
-    assert [curve.points[0].agreement.mean for curve in curves] == [0.9, 0.99, 0.5]
+    assert [curve.points[0].agreement.mean for curve in curves] == [0.9, 0.8, 0.9]
 
 
 def test_budgets_without_any_clone_have_no_point():

@@ -15,6 +15,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
+from audits import record
+from relumine.audit.data import AuditData
+from relumine.audit.run import AuditProgress, run_audit
+from relumine.audit.settings import AuditSettings
+from relumine.audit.store import Finished
+from relumine.audit.trial import subject_from
+from relumine.jobs.engines import ThisProcess
 
 X, Y = datasets.load_iris(return_X_y=True)
 FOREST = RandomForestClassifier(3, max_depth=3, random_state=0).fit(X, Y)
@@ -126,3 +133,20 @@ def test_a_reconstruction_is_shown_in_a_line():
     assert "RECOVERED" in shown
     assert "gradient and" in shown
     assert len(shown) < 150
+
+
+def test_no_more_cases_come_than_were_announced(monkeypatch, tmp_path):
+    """Bisections between two budgets count too."""
+
+    def run_case(target, case):
+        found = record(0.96 if case.budget > 50 else 0.6, case.budget, case.seed, attack=case.attack, level=case.level)
+        return Finished(found)
+
+    monkeypatch.setattr("relumine.audit.run.run_case", run_case)
+    seen: list[AuditProgress] = []
+    subject = subject_from(rl.SklearnOracle(LogisticRegression(max_iter=99).fit(X, Y)), AuditData(X, Y, (), "iris"))
+    settings = AuditSettings(target="iris", levels=("label",), budget=100, seeds=2)
+    result = run_audit(settings, tmp_path, watch=seen.append, engine=ThisProcess(), subject=subject)
+    assert {one.case.budget for one in result.records} - {1, 10, 100}, "nothing was bisected"
+    assert all(one.done + one.left >= len(result.records) for one in seen)
+    assert seen[-1].left == 0

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import relumine as rl
-from problems import Problem, linear, network, two_layer
+from problems import Boxed, Problem, linear, network, two_layer
 from relumine.reconstruct.verification.domain import Domain
 
 RECOVERED = rl.Outcome.RECOVERED
@@ -89,23 +90,30 @@ def test_a_bend_only_where_the_data_are_is_noticed(method, seed):
     assert method(inputs=data)(oracle, rng=seed).outcome is not RECOVERED
 
 
-@pytest.mark.parametrize(
-    ("far", "outcome"),
-    [(1e2, RECOVERED), (1e4, rl.Outcome.INCOMPLETE), (1e7, rl.Outcome.INCOMPLETE)],
-)
-def test_a_unit_far_from_the_origin_is_not_overlooked(far, outcome):
+@pytest.mark.parametrize("far", [1e2, 1e4, 1e7])
+def test_a_unit_far_from_the_origin_is_not_overlooked(far):
     problem, rng = two_layer(6, 5, 2, seed=4), np.random.default_rng(0)
     centre = far * np.ones(6)
     problem = problem.changed(b=np.append(-problem.A[0] @ centre, problem.b[1:]))
     data = centre + rng.standard_normal((100, 6))
     result = rl.Auto(inputs=data)(problem.oracle, rng=0)
-    assert result.outcome is outcome
-    assert outcome is not RECOVERED or error(result, problem, data) < 1e-6
+    assert result.outcome is RECOVERED or far > 1e2  # further out rounding may hide what is right
+    assert result.outcome is not RECOVERED or error(result, problem, data) < 1e-6
     if far < 1e5:  # without the data it shows at some scale
         assert rl.Auto()(problem.oracle, rng=0).outcome is RECOVERED
 
 
-@pytest.mark.parametrize("scale", [1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("far", [3e6, 1e8, 1e10])
+def test_without_inputs_a_unit_that_switches_far_out_is_missed_by_no_recovered_clone(seed, far):
+    problem = two_layer(6, 5, 2, seed=seed)
+    problem = problem.changed(b=np.append(-far * np.linalg.norm(problem.A[0]), problem.b[1:]))
+    beyond = 2 * far * problem.A[0] / np.linalg.norm(problem.A[0]) + np.random.default_rng(0).standard_normal((50, 6))
+    result = rl.Auto()(problem.oracle, rng=seed)
+    assert result.outcome is not RECOVERED or np.allclose(result.predict(beyond), problem.predict(beyond), rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-6, 1e-4, 1e-2])
 def test_the_papers_method_sees_small_biases_where_the_data_are(scale):
     problem = two_layer(10, 4, paper=True, seed=1)
     problem = problem.changed(b=scale * np.ones(4))
@@ -131,7 +139,19 @@ def test_scalers_in_front_of_trained_classifiers(load, seed):
 def test_without_inputs_it_says_at_which_scales_it_compared():
     result = rl.Auto()(network(10, 6, 2).oracle, rng=0)
     assert result.outcome is RECOVERED
-    assert result.evidence.where == "at 1e-3 to 1e6 times N(0, I)"
+    assert result.evidence.where == "at 1e-3 to 1e12 times N(0, I)"
+    assert rl.TwoLayer()(network(10, 6, 2).oracle, rng=0).evidence.where.startswith("at N(0, I) and close")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_unit_in_one_corner_of_a_box_is_found(seed):
+    rng = np.random.default_rng(seed)
+    problem, corner = two_layer(8, 6, 2, seed=seed), rng.integers(0, 2, 8)
+    row = 2.0 * corner - 1
+    problem = problem.changed(A=np.vstack([row, problem.A[1:]]), b=np.append(0.5 - row @ corner, problem.b[1:]))
+    result = rl.Auto()(Boxed(problem.oracle, (0.0, 1.0)), rng=seed)
+    assert result.outcome is RECOVERED
+    assert error(result, problem, np.abs(corner - 0.05 * rng.uniform(size=(50, 8)))) < 1e-8
 
 
 def test_inputs_are_flattened_and_counted_once():
@@ -145,3 +165,38 @@ def test_inputs_are_flattened_and_counted_once():
 def test_inputs_that_do_not_fit_are_misuse(inputs):
     with pytest.raises(rl.MisuseError, match="inputs: expected"):
         rl.Auto(inputs=inputs)(two_layer(8, 4, 2).oracle, rng=0)
+
+
+def test_a_clone_with_a_linear_part_is_polished():
+    """In float32 all answers polish the network; its linear part sees directions that its first layer does not."""
+    rng = np.random.default_rng(0)
+    A, W, S = rng.standard_normal((2, 6)) / 2, rng.standard_normal((3, 2)), rng.standard_normal((3, 6))
+    weights = [matrix.astype(np.float32) for matrix in (A, W, S)]
+
+    class Skipping(torch.nn.Module):
+        def forward(self, x):
+            a, w, s = (torch.from_numpy(matrix) for matrix in weights)
+            return torch.relu(x @ a.T) @ w.T + x @ s.T
+
+    oracle = rl.TorchOracle(Skipping(), 6, values="logits", dtype="float32")
+    result = rl.Deep()(oracle, rng=0)
+    x = rng.standard_normal((100, 6)).astype(np.float32).astype(np.float64)
+    assert result.outcome is RECOVERED
+    np.testing.assert_allclose(result.predict(x), oracle(x, gradients=False).values, atol=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_points_at_which_probabilities_are_saturated_prove_no_linear_model(seed):
+    """Nearly all of them are: a clone that only knows the classes of forty points is wrong elsewhere."""
+    problem = two_layer(30, 16, 2, seed=seed, values="probabilities", dtype="float32")
+    sharp = problem.changed(W=300 * problem.W, c=300 * problem.c)
+    x = np.random.default_rng(seed).standard_normal((2000, 30))
+    assert np.mean(sharp.predict(x).max(axis=1) < 0.999) < 0.1
+    result = rl.Linear()(sharp.oracle, rng=seed)
+    assert result.outcome is not RECOVERED or np.abs(result.predict(x) - sharp.predict(x)).max() < 1e-2
+
+
+def test_a_linear_model_whose_probabilities_are_saturated_is_recovered_all_the_same():
+    problem = linear(3, values="probabilities")
+    sharp = problem.changed(A=100 * problem.A)
+    assert rl.Linear()(sharp.oracle, rng=0).outcome is RECOVERED

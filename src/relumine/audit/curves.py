@@ -54,8 +54,11 @@ def curves_of(
 
 
 def seen_at(level: Level, defence: str, records: Collection[Record]) -> list[Record]:
-    """The records of a level and, without a defence, of all whose answers are part of its own."""
-    names = {level.name} if defence else {level.name, *contained_in(level)}
+    """The records of a level and of all whose answers are part of its own, behind the same defence.
+
+    A defence changes values and maps apart from each other, and each map for itself: who sees more can ignore it.
+    """
+    names = {level.name, *contained_in(level)}
     return [one for one in records if one.case.level in names and one.case.defence == defence]
 
 

@@ -141,8 +141,7 @@ def _shap(oracle: Oracle, _: Setting) -> Oracle:
 
 def _tokens(how: "Attribution") -> Callable[[Oracle, Setting], Oracle]:
     def view(oracle: Oracle, _: Setting) -> Oracle:
-        from relumine.explain.tokens import TokenAttributions
-        from relumine.oracle.tokens import TokenOracle
+        from relumine.oracle.tokens import TokenAttributions, TokenOracle
 
         if not isinstance(oracle, TokenOracle):
             raise MisuseError("token attributions: expected a text classifier, got another oracle")

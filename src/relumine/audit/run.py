@@ -144,7 +144,9 @@ class _AuditRun:
         self._kept = store.finished_cases()
         self.finished: dict[Case, Finished] = {}
         self._running: list[Case] = []
+        self._started: list[Case] = []  # the round that is carried out
         self._budget = 0
+        self._rounds = BISECTIONS  # of bisecting, still to come
         self._failures = 0
         self._stopped: dict[CurveKey, str] = {}
         self.seconds_before = float(store.noted("seconds") or 0)
@@ -194,8 +196,9 @@ class _AuditRun:
 
     def _bisect(self) -> None:
         """Narrow down between two budgets what the main milestone takes, by the attacks that reached it."""
-        for _ in range(BISECTIONS):
-            open_ones = chain.from_iterable(between(line, self._of(line)) for line in self._lines if not line.defence)
+        while self._rounds:
+            self._rounds -= 1
+            open_ones = chain.from_iterable(between(line, self._of(line)) for line in self._bisected())
             gaps = {(one.level, one.attack, one.budget) for one in open_ones}
             seeds = range(self._settings.seeds)
             self._carry_out(
@@ -205,7 +208,7 @@ class _AuditRun:
     def _carry_out(self, cases: list[Case]) -> None:
         """Run those that the store has no record of."""
         self.finished |= {case: self._kept[case] for case in cases if case in self._kept}
-        todo = [case for case in cases if case not in self._kept]
+        todo = self._started = [case for case in cases if case not in self._kept]
         for case, finished in self._engine.run(partial(run_case, self._target), self._starting(todo)):
             self._running.remove(case)
             self._keep(failed(case, finished.reason) if isinstance(finished, Lost) else finished)
@@ -245,14 +248,19 @@ class _AuditRun:
 
     def _left(self) -> list[Case]:
         """The most cases that there can be still."""
-        budgets = [budget for budget in budgets_of(self._settings) if budget >= self._budget]
-        planned = (
-            case
-            for line in self._open()
-            for budget in budgets
-            for case in line.cases(line.attacks, budget, self._settings.seeds)
-        )
-        return [case for case in planned if case not in self.finished]
+        budgets = [budget for budget in budgets_of(self._settings) if budget >= self._budget and not self._bisecting]
+        rounds = [(line, budget) for line in self._open() for budget in budgets]
+        # Of a bisection it is not known yet what it asks, and any attack may take part.
+        rounds += [(line, self._settings.budget - 1 - i) for line in self._bisected() for i in range(self._rounds)]
+        planned = [case for line, budget in rounds for case in line.cases(line.attacks, budget, self._settings.seeds)]
+        return [case for case in dict.fromkeys([*planned, *self._started]) if case not in self.finished]
+
+    @property
+    def _bisecting(self) -> bool:
+        return self._rounds < BISECTIONS
+
+    def _bisected(self) -> list[CurvePlan]:
+        return [line for line in self._lines if not line.defence]
 
     def _seconds(self, left: list[Case]) -> float | None:
         """The most that the cases left may take, if these go on as those so far."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Outcome, Reconstruction
+from relumine.reconstruct.verification import BENT
 from relumine.targets import load_backbone
 
 # Streams of randomness that are not the attack's.
@@ -39,6 +40,8 @@ _OF_THE_ZOO = ("digits", "mnist", "cifar10")
 _TESTS = 2000
 
 FAILED = "FAILED"
+
+_ON_INPUTS = "recovered where it was compared, and wrong on the owner's inputs"
 
 
 @dataclass(frozen=True)
@@ -177,10 +180,12 @@ def _finished(
     case: Case, subject: Subject, oracle: Oracle, result: Reconstruction, meter: Metered, started: float
 ) -> Finished:
     clone = result.clone
-    confirming = meter.confirming if result.outcome is Outcome.RECOVERED else 0
     # What is tried out with adversarial examples of the clone's would be paid for at a server.
     judged = clone if oracle is subject.oracle else None
     measures = None if clone is None else clone_measures(result.predict, judged, oracle, subject.test)
+    if result.outcome is Outcome.RECOVERED and measures is not None and measures.worst_gap > BENT:
+        result = replace(result, outcome=Outcome.NOT_VERIFIED, evidence=replace(result.evidence, remark=_ON_INPUTS))
+    confirming = meter.confirming if result.outcome is Outcome.RECOVERED else 0
     record = Record(
         case=case,
         outcome=result.outcome.name,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.errors import BudgetError
 from relumine.oracle.base import Answer, Array, DType, Offer, Oracle
@@ -29,6 +30,11 @@ BENT = 1e-3
 # By how many rounding units of the largest answer one may be off: it is a sum of many products. A probability by
 # fewer: it was summed over classes and divided.
 _ROUNDING, _DIGITS = 64, 8
+# Places at which a clone is wrong after which those further away tell no more.
+_CONTRADICTIONS = 3
+# A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, as
+# many are asked for at boundaries of the clone's classes, between some of these points, halved to rounding.
+_SATURATED, _TOLD, _TRIED, _HALVINGS = 1e-3, 8, 200, 50
 # A gap elsewhere may be this multiple of the gap that a method found and accepted: noise that it knows of.
 _ACCEPTED = 10
 
@@ -54,20 +60,56 @@ def met(
 ) -> Met:
     """Compare at all places of the domain; at the first only, if the clone is far off there.
 
+    Where it is wrong at some of them, places further away are left out: near contradictions are mended best.
+
     noise: of one answer, relative to its size, if that is more than rounding
     """
     places = [domain.representable(points) for points in domain.places(rng).values()]
     answers = [oracle(places[0], gradients=False).values]
-    usual = _spread(answers[0])
-    first = float(gaps(clone, oracle.offer, places[0], answers[0], usual, noise).max())
-    if len(places) > 1 and first <= max(tolerance, BENT):
+    # Without biases a clone is as precise at small inputs as at large ones, and biases that it lacks show there.
+    biased = not isinstance(clone, Network) or any(bias.any() for bias in clone.biases)
+    usual = _spread(answers[0]) if biased else 0.0
+    found = [gaps(clone, oracle.offer, places[0], answers[0], usual, noise)]
+    if len(places) > 1 and found[0].max() <= max(tolerance, BENT):
         ends = np.cumsum([len(points) for points in places[1:]])[:-1]
         answers += np.split(oracle(np.concatenate(places[1:]), gradients=False).values, ends)
-    pairs = list(zip(places, answers, strict=False))
-    found = np.concatenate([gaps(clone, oracle.offer, points, values, usual, noise) for points, values in pairs])
     where = domain.where if len(answers) == len(places) else "at N(0, I)"
-    points, values = np.concatenate(places[: len(answers)]), np.concatenate(answers)
-    return Met(float(found.max()), points, values, int((found > tolerance).sum()), where)
+    for points, values in zip(places[1:], answers[1:], strict=False):
+        if sum(part.max() > tolerance for part in found) == _CONTRADICTIONS:
+            break
+        found.append(gaps(clone, oracle.offer, points, values, usual, noise))
+    told = sum(int(_telling(oracle.offer, values).sum()) for values in answers)
+    if isinstance(clone, Network) and told < _TOLD and len(found) == len(places) > 1:
+        places.append(domain.representable(_between_classes(clone, domain.fresh(_TRIED, rng), rng)))
+        answers.append(oracle(places[-1], gradients=False).values)
+        size = max(1.0, float(np.abs(clone.logits(places[0])).max()))
+        found.append(np.abs(clone.predict(places[-1]) - answers[-1]).max(axis=1) / size)
+    points, values, missed = (np.concatenate(parts[: len(found)]) for parts in (places, answers, found))
+    return Met(float(missed.max()), points, values, int((missed > tolerance).sum()), where)
+
+
+def _telling(offer: Offer, answers: Array) -> NDArray[np.bool_]:
+    """n: which answers tell more than a class; all but saturated probabilities do."""
+    if offer.values != "probabilities":
+        return np.ones(len(answers), dtype=np.bool_)
+    return np.asarray(np.abs(answers - 0.5).min(axis=1) < 0.5 - _SATURATED)
+
+
+def _between_classes(clone: Network, points: Array, rng: np.random.Generator) -> Array:
+    """Points at which a clone is undecided, between such of these that it puts in different classes; few or none."""
+
+    def classes(at: Array) -> Array:
+        logits = clone.logits(at)
+        return np.asarray(logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0)
+
+    pairs = rng.permutation(len(points)).reshape(2, -1)
+    one, other = points[pairs[:, classes(points[pairs[0]]) != classes(points[pairs[1]])][:, :_TOLD]]
+    own = classes(one)
+    for _ in range(_HALVINGS):
+        middle = (one + other) / 2
+        same = (classes(middle) == own)[:, None]
+        one, other = np.where(same, middle, one), np.where(same, other, middle)
+    return np.asarray((one + other) / 2)
 
 
 def _spread(answers: Array) -> float:

@@ -98,15 +98,19 @@ class Comparison:
         order = self._rng.permutation(model.units)
         groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
         points = [
-            self._beside(model, gram, group, start)
+            self.beside(model, gram, group, start, self._small(len(group)))
             for group, start in zip(groups, self.fresh(len(groups)), strict=True)
         ]
         return np.array(points).reshape(-1, self._oracle.offer.dimension)
 
-    def _beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], start: Array) -> Array:
-        signs = self._rng.choice([-1.0, 1.0], len(units))
-        small = signs * 10.0 ** self._rng.uniform(-4, -0.5, len(units)) * self.scale
-        missing = small - model.active(start[None])[0, units]
+    def _small(self, count: int) -> Array:
+        signs = self._rng.choice([-1.0, 1.0], count)
+        small: Array = signs * 10.0 ** self._rng.uniform(-4, -0.5, count)
+        return small
+
+    def beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], start: Array, small: Array) -> Array:
+        """The start moved so that these units' pre-activations are these small multiples of the inputs' scale."""
+        missing = small * self.scale - model.active(start[None])[0, units]
         # Nearly the shortest move that does it: rows have length one, and the ridge bounds it where they are dependent.
         shares = np.linalg.solve(gram[np.ix_(units, units)] + _RIDGE * np.eye(len(units)), missing)
         moved: Array = start + shares @ model.rows[units]

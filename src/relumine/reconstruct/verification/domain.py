@@ -24,10 +24,14 @@ _MOST_SAMPLES = 5000
 _BETWEEN = 40
 # Nearby is within this part of the scale.
 _AROUND = 0.1
-# Powers of ten that are compared, in units of the scale, and points at each: salaries are 1e5, populations 1e6. Units
-# that N(0, I) does not meet because of their bias show further out; biases that it hides show further in.
-_POWERS = (0, 1, 2, 3, 4, 5, 6, -1, -2, -3)
-_PER_POWER = 4
+# Powers of ten that are compared, in units of the scale: salaries are 1e5, milliseconds since 1970 1.7e12. Units that
+# N(0, I) does not meet because of their bias show further out, and at every larger scale; biases that it hides show
+# further in. Points at the first, which tells most other targets, at each of the others, and with columns each at a
+# scale of its own, as tables have them.
+_POWERS = (0, *range(1, 13), -1, -2, -3)
+_AT_FIRST, _PER_POWER, _MIXED = 4, 2, 6
+# Corners of a box are told apart up to this many inputs: a unit that is on in one of them shows there alone.
+_BITS = 12
 # In a box every fourth point lies in its middle, this part of its width, where biases show.
 _MIDDLE = 0.01
 
@@ -131,25 +135,31 @@ class Domain:
         return points if self.offer.box is None else np.clip(points, *self.offer.box)
 
     def places(self, rng: np.random.Generator) -> dict[str, Array]:
-        """Where a clone must equal the target before it is called recovered; the first tells most other targets."""
+        """Where a clone must equal the target before it is called recovered, the nearest first."""
         if self.offer.box is None:
-            found = {f"scale 1e{power}": self._at_scale(10.0**power, rng) for power in _POWERS}
+            first, *others = ((f"scale 1e{power}", self._at_scale(10.0**power, rng)) for power in _POWERS)
+            scales = 10.0 ** rng.choice(_POWERS, size=(_MIXED, self.offer.dimension))
+            others.append(("columns of several scales", self._at_scale(scales, rng)))
         else:
-            points, middle = fresh_points(self.offer, _PER_POWER * len(_POWERS), rng), sum(self.offer.box) / 2
+            points, middle = fresh_points(self.offer, _BETWEEN, rng), sum(self.offer.box) / 2
             nearer = _MIDDLE ** rng.uniform(size=(len(points[::4]), 1))  # at all distances: no two look alike
             points[::4] = middle + nearer * (points[::4] - middle)
-            found = {"some of the box": points[:_PER_POWER], "the box": points[_PER_POWER:]}
+            first, others = ("some of the box", points[:_AT_FIRST]), [("the box", points[_AT_FIRST:])]
+        given = {}
         if len(self.samples):
-            found["given inputs"] = self.samples[rng.permutation(len(self.samples))[:_MOST_SAMPLES]]
-            found["between and around them"] = self._between(_BETWEEN, rng)
+            given["given inputs"] = self.samples[rng.permutation(len(self.samples))[:_MOST_SAMPLES]]
+            given["between and around them"] = self._between(_BETWEEN, rng)
             if self.offer.box is None:
-                found["around the origin"] = (self._at_scale(1.0, rng) - self.centre) / self.scale
-        return found
+                given["around the origin"] = (self._at_scale(1.0, rng) - self.centre) / self.scale
+        return dict([first]) | given | dict(others)
 
-    def _at_scale(self, scale: float, rng: np.random.Generator) -> Array:
-        points = scale * rng.standard_normal((_PER_POWER, self.offer.dimension))
-        points[::2] = np.abs(points[::2])  # counts, pixels and prices are not negative
-        return points
+    def _at_scale(self, scale: float | Array, rng: np.random.Generator) -> Array:
+        """Pairs x and −x: every unit that switches well inside this scale is on at one of them."""
+        count = len(scale) if isinstance(scale, np.ndarray) else _AT_FIRST if scale == 1 else _PER_POWER
+        points = rng.standard_normal((count // 2, self.offer.dimension))
+        positive = rng.uniform(size=(len(points), 1)) < 0.5  # counts, pixels and prices are not negative
+        points = np.where(positive, np.abs(points), points)
+        return np.asarray(scale * np.concatenate([points, -points]))
 
     @property
     def where(self) -> str:
@@ -175,7 +185,7 @@ class _Standardised(Forwarding):
 
 
 def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:
-    """Points that no search has seen: N(0, I); in a valid box every second one uniform, the others near its corners.
+    """Points that no search has seen: N(0, I); in a box every second one uniform, the others near or at its corners.
 
     Of token ids any are as good as others.
     """
@@ -186,6 +196,9 @@ def fresh_points(offer: Offer, count: int, rng: np.random.Generator) -> Array:
     low, high = offer.box
     share = rng.uniform(size=(count, offer.dimension))
     share[1::2] = rng.beta(0.2, 0.2, size=share[1::2].shape)
+    if offer.dimension <= _BITS:
+        corners = rng.permutation(2**offer.dimension)[: len(share[3::4])]  # none twice
+        share[3::4][: len(corners)] = corners[:, None] >> np.arange(offer.dimension) & 1
     return low + (high - low) * share
 
 
