@@ -110,8 +110,8 @@ class Clone(Protocol):
 class Reconstruction:
     """What came out of asking: a clone (if any), the verdict, the cost and the evidence.
 
-    ``proved`` is what an unfinished run knows for sure: the first layers, as a model whose outputs are the signals of
-    the last of them, before its relu.
+    ``proved`` is what an unfinished run knows for sure: the first layers, as a model whose outputs are the
+    pre-activations of the last of them.
     """
 
     clone: Clone | None

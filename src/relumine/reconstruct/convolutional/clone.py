@@ -1,7 +1,5 @@
 """ConvolutionalNetwork: a convolutional network as it was recovered, with its real layers."""
 
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,26 +82,13 @@ class ConvolutionalNetwork:
 
     def save(self, path: str | Path) -> Path:
         """Write .safetensors (with the layers in its metadata) or .onnx, in float32: runtimes convolve in no other."""
-        path = Path(path)
-        with export.room_beside(path) as temporary:
-            (self._write_onnx if path.suffix == ".onnx" else self._write_safetensors)(temporary)
-            os.replace(temporary, path)
-        return path
-
-    def _write_safetensors(self, path: Path) -> None:
-        from safetensors.numpy import save_file
-
-        from relumine import __version__
-
-        arrays = {name: np.ascontiguousarray(array) for name, array in self.parameters.items()}
         layers = [_described(layer) for layer in self.front.layers]
-        metadata = {"relumine.convolutional": json.dumps(layers), "relumine.version": __version__}
-        save_file(arrays, path, metadata=metadata)
+        return export.written(path, self.parameters, {"relumine.convolutional": layers}, self._write_onnx)
 
     def _write_onnx(self, path: Path) -> None:
-        from relumine.reconstruct.convolutional.torch_module import write_onnx
+        from relumine.reconstruct.export.torch import write_onnx
 
-        write_onnx(self, path)
+        write_onnx(self.to_torch().float(), self.inputs, path)
 
 
 def _described(layer: Layer) -> dict[str, Any]:

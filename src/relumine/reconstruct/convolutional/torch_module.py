@@ -1,7 +1,5 @@
 """Convolutional networks as torch modules, and torch modules as architectures."""
 
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +9,6 @@ from torch import Tensor, nn
 from relumine.errors import MisuseError
 from relumine.oracle.logits import tensor_probabilities
 from relumine.reconstruct.convolutional.layers import Layer, Pair, Pool, Stage
-from relumine.text import one_line
 
 if TYPE_CHECKING:
     from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
@@ -67,29 +64,6 @@ def _parts(layer: Layer) -> list[nn.Module]:
         kind = nn.MaxPool2d if stage.pool.kind == "max" else nn.AvgPool2d
         parts.append(kind(stage.pool.size, stage.pool.stride, ceil_mode=stage.pool.ceil_mode))
     return parts
-
-
-def write_onnx(network: "ConvolutionalNetwork", path: Path) -> None:
-    """By torch's TorchScript exporter, in float32."""
-    module = network.to_torch().float()
-    batch = {0: "batch"}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            torch.onnx.export(
-                module,
-                (torch.zeros(2, *network.inputs),),
-                str(path),
-                dynamo=False,
-                input_names=["input"],
-                output_names=["output"],
-                dynamic_axes={"input": batch, "output": batch},
-            )
-    except Exception as error:  # the exporter's own, such as a missing onnx package
-        raise MisuseError(
-            f"save: cannot write ONNX ({one_line(error, named=False)}); is the onnx package there? "
-            "pip install 'relumine[onnx]'"
-        ) from error
 
 
 def stages_of(module: nn.Module, inputs: tuple[int, int, int]) -> tuple[Stage, ...]:

@@ -4,8 +4,9 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +25,6 @@ ARCHITECTURE = "relumine.network"
 
 _ENDINGS = (".safetensors", ".onnx")
 
-# ONNX 1.13 and later know opset 18; IR version 10 is the newest that onnxruntime 1.20 accepts.
-_ONNX_OPSET = 18
-_ONNX_IR = 10
-
 
 def to_torch(network: "Network") -> "torch.nn.Module":
     """A float64 module whose parameters have the names of ``network.parameters``; takes n×d or n×shape tensors."""
@@ -37,10 +34,27 @@ def to_torch(network: "Network") -> "torch.nn.Module":
 
 
 def save(network: "Network", path: str | Path) -> Path:
-    """Write the network as the ending of ``path`` says; the file appears complete or not at all."""
+    """Write the network as the ending of ``path`` says."""
+    architecture = {
+        "layers": len(network.weights),
+        "inputs": network.inputs,
+        "values": network.values,
+        "activation": network.activation.name,
+    }
+    arrays = {name: np.asarray(array, dtype=np.float64) for name, array in network.parameters.items()}
+    return written(path, arrays, {ARCHITECTURE: architecture}, lambda place: _write_onnx(network, place))
+
+
+def written(
+    path: str | Path,
+    arrays: Mapping[str, np.ndarray],
+    about: Mapping[str, Any],
+    write_onnx: Callable[[Path], None],
+) -> Path:
+    """Write .safetensors (``about`` is its metadata) or .onnx; the file appears complete or not at all."""
     path = Path(path)
     with room_beside(path) as temporary:
-        (_write_onnx if path.suffix == ".onnx" else _write_safetensors)(network, temporary)
+        (write_onnx if path.suffix == ".onnx" else partial(_write_safetensors, arrays, about))(temporary)
         os.replace(temporary, path)
     return path
 
@@ -104,46 +118,27 @@ def load(path: str | Path) -> "Network":
         raise TargetError(f"{path}: expected a .safetensors file, cannot read this one: {error}") from error
 
 
-def _write_safetensors(network: "Network", path: Path) -> None:
+def _write_safetensors(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], path: Path) -> None:
     from safetensors.numpy import save_file
 
     from relumine import __version__
 
-    architecture = {
-        "layers": len(network.weights),
-        "inputs": network.inputs,
-        "values": network.values,
-        "activation": network.activation.name,
-    }
-    arrays = {name: np.ascontiguousarray(array, dtype=np.float64) for name, array in network.parameters.items()}
-    save_file(arrays, path, metadata={ARCHITECTURE: json.dumps(architecture), "relumine.version": __version__})
+    metadata = {name: json.dumps(part) for name, part in about.items()} | {"relumine.version": __version__}
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata=metadata)
 
 
 def _write_onnx(network: "Network", path: Path) -> None:
     """A float64 graph from n×shape inputs to n×K outputs."""
-    from relumine import __version__
-    from relumine.reconstruct.export.onnx import nodes_of
+    import torch
 
-    onnx = _onnx()
-    helper, numpy_helper = onnx.helper, onnx.numpy_helper
-    outputs = len(network.biases[-1])
-    double = onnx.TensorProto.DOUBLE
-    graph = helper.make_graph(
-        nodes_of(network, onnx),
-        "relumine",
-        [helper.make_tensor_value_info("input", double, ["batch", *network.inputs])],
-        [helper.make_tensor_value_info("output", double, ["batch", outputs])],
-        [numpy_helper.from_array(np.array(array, np.float64), name) for name, array in network.parameters.items()],
-    )
-    opset = helper.make_opsetid("", _ONNX_OPSET)
-    model = helper.make_model(graph, opset_imports=[opset], ir_version=_ONNX_IR, producer_name="relumine")
-    model.producer_version = __version__
-    onnx.checker.check_model(model)
-    onnx.save(model, path)
+    from relumine.reconstruct.export.torch import write_onnx
+
+    _onnx()
+    write_onnx(to_torch(network), network.inputs, path, torch.float64)
 
 
-def _onnx() -> Any:
+def _onnx() -> None:
     try:
-        return import_module("onnx")
+        import_module("onnx")
     except ImportError as error:
         raise MisuseError("save: writing .onnx needs the onnx package: pip install 'relumine[onnx]'") from error

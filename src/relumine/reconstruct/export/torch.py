@@ -1,13 +1,20 @@
 """A network as a torch module."""
 
+import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.polynomial import Chebyshev, Polynomial
+from scipy.special import erfcx
 from torch.nn import functional
 
+from relumine.errors import MisuseError
 from relumine.oracle.logits import tensor_probabilities
-from relumine.reconstruct.activation import Activation
+from relumine.reconstruct.activation import GELU_TANH, Activation
+from relumine.text import one_line
 
 if TYPE_CHECKING:
     from relumine.reconstruct.network import Network
@@ -26,6 +33,41 @@ _FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "softplus": lambda z: torch.logaddexp(z, torch.zeros_like(z)),
     "elu": functional.elu,
 }
+
+# Of the polynomial inside erfc: 1e-15 with 28 coefficients (Numerical Recipes, 3rd edition, section 6.2.2).
+_DEGREE = 27
+
+
+def _gelu(z: torch.Tensor) -> torch.Tensor:
+    """z·Φ(z) = max(z, 0) − |z|·erfc(|z|/√2)/2, without erf: onnxruntime has none in double precision.
+
+    erfc(y) = t·exp(P(s) − y²) for y ≥ 0, with t = 2/(2 + y), s = 2t − 1 and P(s) = log(erfc(y)·exp(y²)/t).
+    """
+    inside = Chebyshev.interpolate(lambda s: np.log(erfcx(4 / (s + 1) - 2) * 2 / (s + 1)), _DEGREE)
+    y = z.abs() * 0.5**0.5
+    t = 2 / (2 + y)
+    total = torch.zeros_like(t)
+    for coefficient in inside.convert(kind=Polynomial).coef[::-1]:
+        total = total * (2 * t - 1) + float(coefficient)
+    result: torch.Tensor = torch.relu(z) - z.abs() * (0.5 * t * torch.exp(total - y * y))
+    return result
+
+
+def _gelu_tanh(z: torch.Tensor) -> torch.Tensor:
+    scale, cubic = GELU_TANH
+    return 0.5 * z * (1 + torch.tanh(scale * (z + cubic * z**3)))
+
+
+# The same by operators that onnxruntime has in double precision.
+_IN_ONNX: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+    "softplus": lambda z: torch.relu(z) + torch.log(1 + torch.exp(-z.abs())),
+}
+
+
+# Known to ONNX 1.13 and onnxruntime 1.14, and all later ones.
+_OPSET = 18
 
 
 class ClonedModule(torch.nn.Module):
@@ -65,10 +107,11 @@ def _activation_module(activation: Activation) -> torch.nn.Module:
 class _Plain(torch.nn.Module):
     def __init__(self, name: str) -> None:
         super().__init__()
-        self._function = _FUNCTIONS[name]
+        self._name = name
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return self._function(z)
+        functions = _FUNCTIONS | _IN_ONNX if torch.onnx.is_in_onnx_export() else _FUNCTIONS
+        return functions[self._name](z)
 
 
 class _Leaky(torch.nn.Module):
@@ -77,7 +120,7 @@ class _Leaky(torch.nn.Module):
         self.slope = torch.nn.Parameter(torch.tensor(activation.parameters["activation.slope"]))
 
     def forward(self, z: torch.Tensor) -> torch.Tensor:
-        return torch.where(z > 0, z, self.slope * z)
+        return functional.prelu(z, self.slope)
 
 
 class _Tabulated(torch.nn.Module):
@@ -94,3 +137,29 @@ class _Tabulated(torch.nn.Module):
         end = (first + 2 * second + 3 * third)[:, -1]
         straight = first[:, 0] * z.clamp(max=0) + end * (z - pieces).clamp(min=0)
         return straight + (t * (first + t * (second + t * third))).sum(2)
+
+
+def write_onnx(
+    module: torch.nn.Module, inputs: tuple[int, ...], path: Path, dtype: torch.dtype = torch.float32
+) -> None:
+    """By torch's TorchScript exporter, from inputs of this shape: the newer one needs a package more."""
+    batch = {0: "batch"}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                module,
+                (torch.zeros(2, *inputs, dtype=dtype),),
+                str(path),
+                dynamo=False,
+                input_names=["input"],
+                output_names=["output"],
+                opset_version=_OPSET,
+                dynamic_axes={"input": batch, "output": batch},
+            )
+    except Exception as error:  # whatever the exporter cannot translate
+        reason = one_line(error, named=False)
+        raise MisuseError(
+            f"save: torch cannot export this model to ONNX ({reason}); save it as .safetensors, and is the onnx "
+            "package there? pip install 'relumine[onnx]'"
+        ) from error

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from relumine.errors import MisuseError
+from relumine.errors import DivergedError, MisuseError
 from relumine.reconstruct.matching.loss import Matching
 from relumine.reconstruct.matching.optimiser import Muon
 from relumine.reconstruct.matching.smoothing import UNTIL, ReluSmoothing
@@ -56,7 +56,7 @@ def fit(
     checkpoint: Path | None,
 ) -> float | None:
     """Train ``student`` in place on the answers that are not held out; returns the least loss on those that are."""
-    run = _Fit(student, task, held_out, schedule, rng)
+    run = _StudentFit(student, task, held_out, schedule, rng)
     if checkpoint is not None:
         run.resume(checkpoint)
     every = max(1, schedule.steps // _LOOKS)
@@ -79,7 +79,7 @@ class _DivergedError(Exception):
     """The loss, or a step, is no number any more."""
 
 
-class _Fit:
+class _StudentFit:
     """The state of one fitting: all that a killed run needs to go on to the same result."""
 
     def __init__(
@@ -136,7 +136,7 @@ class _Fit:
         """After it diverged; answers of unusual size, or very few, need a lower rate."""
         if self.attempt + 1 == _ATTEMPTS:
             lowest = self.schedule.learning_rate * _SLOWER**-self.attempt
-            raise MisuseError(
+            raise DivergedError(
                 f"fitting diverged at step {self.step}, at a rate of {lowest:.2g} too; lower the learning rate"
             )
         self._begin(self.attempt + 1)

@@ -31,7 +31,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pool:
+class RandomSubset:
     """A random subset of ``inputs`` (n×shape or n×d), without replacement: the paper's queries."""
 
     inputs: "np.ndarray"
@@ -60,7 +60,7 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Medoids(Pool):
+class Medoids(RandomSubset):
     """The pool's own spread: it is cut into as many clusters as there are queries, and each cluster's middle is asked.
 
     Typical inputs that differ from each other teach more than random ones; inputs merely far apart are outliers and
@@ -90,5 +90,5 @@ def source_of(source: object) -> Source:
     if isinstance(source, Source):
         return source
     if isinstance(source, Sequence) or hasattr(source, "__array__"):
-        return Pool(np.asarray(source))
+        return RandomSubset(np.asarray(source))
     raise MisuseError(f"source: expected 'gaussian', an array of inputs or a Source, got {type(source).__name__}")

@@ -1,8 +1,6 @@
 """Student: the clone that learning returns, one torch module or several whose logits are averaged."""
 
 import copy
-import os
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from relumine.errors import MisuseError
 from relumine.explain.methods import Of, outputs
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct import export
-from relumine.text import one_line
+from relumine.reconstruct.export.torch import write_onnx
 
 _ROWS_AT_ONCE = 500
 
@@ -32,19 +30,7 @@ class Ensemble(nn.Module):
         """n×K from n×shape or n×d inputs."""
         like = next((p for p in self.parameters() if p.is_floating_point()), inputs)
         rows = inputs.reshape(-1, *self._inputs).to(like.dtype)
-        return outputs(_Mean(self.members), rows, self._of)
-
-
-class _Mean(nn.Module):
-    """The mean of several students' logits."""
-
-    def __init__(self, members: nn.ModuleList) -> None:
-        super().__init__()
-        self.members = members
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """n×K."""
-        return torch.stack([member(inputs) for member in self.members]).mean(0)
+        return outputs(lambda x: torch.stack([member(x) for member in self.members]).mean(0), rows, self._of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,45 +71,10 @@ class StudentClone:
 
     def save(self, path: str | Path) -> Path:
         """Write the parameters as .safetensors, or the module as .onnx."""
-        path = Path(path)
-        with export.room_beside(path) as temporary:
-            (self._write_onnx if path.suffix == ".onnx" else self._write_safetensors)(temporary)
-            os.replace(temporary, path)
-        return path
-
-    def _write_safetensors(self, path: Path) -> None:
-        from safetensors.numpy import save_file
-
-        from relumine import __version__
-
-        arrays = {name: np.ascontiguousarray(array) for name, array in self.parameters.items()}
-        save_file(arrays, path, metadata={"relumine.version": __version__})
-
-    def _write_onnx(self, path: Path) -> None:
-        """By torch's TorchScript exporter: the newer one needs a package more."""
-        module, example = self.to_torch(), torch.zeros(2, *self.inputs)
-        batch = {0: "batch"}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.onnx.export(
-                    module,
-                    (example,),
-                    str(path),
-                    dynamo=False,
-                    input_names=["input"],
-                    output_names=["output"],
-                    dynamic_axes={"input": batch, "output": batch},
-                )
-        except Exception as error:  # whatever the exporter cannot translate
-            reason = one_line(error, named=False)
-            raise MisuseError(
-                f"save: torch cannot export this student to ONNX ({reason}); save it as .safetensors, and is the onnx "
-                "package there? pip install 'relumine[onnx]'"
-            ) from error
+        return export.written(path, self.parameters, {}, lambda place: write_onnx(self.to_torch(), self.inputs, place))
 
 
-class _Standardised(nn.Module):
+class _StandardisedInputs(nn.Module):
     """(x − mean)/scale, then the module."""
 
     mean: Tensor
@@ -144,7 +95,7 @@ class _Standardised(nn.Module):
 
 def standardising(mean: Array, scale: Array) -> Callable[[nn.Module], nn.Module]:
     """From modules of standardised inputs to modules of inputs; both have d numbers."""
-    return lambda module: _Standardised(module, mean, scale)
+    return lambda module: _StandardisedInputs(module, mean, scale)
 
 
 def checked_student(student: "Callable[[int], nn.Module] | nn.Module", seed: int, offer: Offer) -> nn.Module:
