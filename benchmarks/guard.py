@@ -1,17 +1,22 @@
 """What the guard costs, and what it saves: an endpoint with and without ``relumine.serve.guard`` in one run.
 
     python benchmarks/guard.py time --requests 200
+    python benchmarks/guard.py inside --requests 60
     python benchmarks/guard.py attack --seeds 1000 1009
 
 ``time``: an owner's endpoint (FastAPI, torch, Captum's Saliency of every class; float32) for a convolutional network
 (``conv``: two layers of 3 x 3, 28 x 28 inputs) and for one that computes next to nothing (``dense``: 784-64-10), bare
 and with the guard as middleware (``middleware``) or in a process of its own in front (``proxy``). Bare and guarded are
 asked the same rows in turn. ``time_ratio`` is that of the medians, ``fast_ratio`` that of the fastest tenth of the
-requests, which other work on the machine disturbs least; processor time is that of all servers that a request passes.
+requests, which other work on the machine disturbs least; ``cpu_ratio`` that of the median processor times of all
+servers that a request passes, as the kernel's scheduler counts them.
+``inside``: the same application called in one process, without HTTP, which costs both the same: processor time of bare
+and guarded requests in turn, which is what a busy machine tells best (``ratio`` of the lower quartiles).
 ``attack``: reconstruction through the guard, each seed a random network, until it is recovered or the budget is spent.
 """
 
 import argparse
+import asyncio
 import json
 import statistics
 import subprocess
@@ -26,7 +31,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -41,8 +45,9 @@ from servers import ModelServer, await_ready, free_port, served
 
 OFFER = rl.Offer(inputs=(784,), outputs=10, values="logits", gradients="all", dtype="float32")
 PATH = "/v1/models/net"
-DEFENCES = ("", "round:4", "round:4+top")
+DEFENCES = ("", "box:0,1", "round:4", "round:4+top")
 QUESTIONS = {"predict": (1, 16), "explain": (1, 16)}
+WARM_UP = 5
 ATTACKED = (("", None), ("", 10), ("", 50), ("round:4", None), ("round:4+top", None), ("round:4+top", 200))
 ROWS = Path(__file__).parent / "results" / "guard.jsonl"
 
@@ -96,27 +101,69 @@ def run_app(model: str, port: int, words: str | None, file: str) -> None:
     import uvicorn
 
     app = owners_app(model)
-    if words is not None:
-        endpoint = Endpoint(f"http://127.0.0.1:{port}{PATH}", OFFER)
-        keys, budgets = Keys([], budget=10**9), Budgets(file)
-        app = Guard(app, endpoint, defence=words or None, keys=keys, budgets=budgets)
-    uvicorn.run(app, port=port, log_level="error")
+    uvicorn.run(app if words is None else guarded(app, words, file), port=port, log_level="error")
+
+
+def guarded(app: Any, words: str, file: str | Path) -> Guard:
+    keys, budgets = Keys([], budget=10**9), Budgets(file)
+    return Guard(app, Endpoint(f"http://127.0.0.1{PATH}", OFFER), defence=words or None, keys=keys, budgets=budgets)
+
+
+def inside(model: str, requests: int) -> Iterator[dict[str, Any]]:
+    """A row for each defence and kind of question."""
+    app, rng = owners_app(model), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        forms = {words: guarded(app, words, Path(folder) / "budgets.sqlite") for words in DEFENCES}
+        for verb, sizes in QUESTIONS.items():
+            for size in sizes:
+                used: dict[str | None, list[float]] = {form: [] for form in (None, *forms)}
+                for _ in range(requests + WARM_UP):
+                    content = json.dumps({"instances": rng.random((size, 784)).astype(np.float32).tolist()}).encode()
+                    for form in rng.permutation(np.array([None, *forms], dtype=object)):
+                        started = time.thread_time()
+                        asyncio.run(called(app if form is None else forms[form], f"{PATH}:{verb}", content))
+                        used[form].append(time.thread_time() - started)
+                quartile = {form: float(np.quantile(seconds[WARM_UP:], 0.25)) for form, seconds in used.items()}
+                for words in forms:
+                    about = {"what": "inside", "model": model, "defence": words, "verb": verb, "rows": size}
+                    numbers = {"requests": requests, "bare_ms": 1000 * quartile[None]}
+                    yield about | numbers | {"ratio": quartile[words] / quartile[None]}
+
+
+async def called(app: Any, path: str, content: bytes) -> None:
+    """One request to an ASGI application, as uvicorn hands it over."""
+    headers = [(b"host", b"here"), (b"content-type", b"application/json"), (b"accept", b"*/*")]
+    headers.append((b"content-length", str(len(content)).encode()))
+    asked = {"type": "http", "http_version": "1.1", "method": "POST", "scheme": "http", "query_string": b""}
+    place = {"path": path, "raw_path": path.encode(), "root_path": "", "client": ("127.0.0.1", 1)}
+    status = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        status.append(message.get("status"))
+
+    await app({**asked, **place, "headers": headers}, receive, send)
+    assert status[0] == 200
 
 
 @contextmanager
-def running(folder: Path, *arguments: str, port: int) -> Iterator[psutil.Process]:
+def running(folder: Path, *arguments: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen([sys.executable, *arguments], stdout=log, stderr=log, cwd=folder)
     try:
         await_ready(process, f"http://127.0.0.1:{port}/healthz", folder, 120)
-        yield psutil.Process(process.pid)
+        yield process
     finally:
         process.kill()
         process.wait()
 
 
-def cpu(processes: list[psutil.Process]) -> float:
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
+def cpu(processes: list[subprocess.Popen[bytes]]) -> int:
+    """Nanoseconds that all threads have run."""
+    tasks = [task for process in processes for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def compare(model: str, requests: int) -> Iterator[dict[str, Any]]:
@@ -144,22 +191,22 @@ def compare(model: str, requests: int) -> Iterator[dict[str, Any]]:
 
 
 def timed(
-    verb: str, size: int, requests: int, ports: dict[str, int], servers: dict[str, list[psutil.Process]]
+    verb: str, size: int, requests: int, ports: dict[str, int], servers: dict[str, list[subprocess.Popen[bytes]]]
 ) -> Iterator[dict[str, Any]]:
     rng = np.random.default_rng(0)
     seconds: dict[str, list[float]] = {form: [] for form in ports}
-    used = dict.fromkeys(ports, 0.0)
+    used: dict[str, list[int]] = {form: [] for form in ports}
     with httpx.Client(timeout=60, headers={"Content-Type": "application/json"}) as client:
-        for i in range(requests + 20):
+        for i in range(requests + WARM_UP):
             content = json.dumps({"instances": rng.random((size, 784)).astype(np.float32).tolist()})
             for form in rng.permutation(list(ports)):
                 before, started = cpu(servers[form]), time.perf_counter()
                 reply = client.post(f"http://127.0.0.1:{ports[form]}{PATH}:{verb}", content=content)
                 taken = time.perf_counter() - started
                 assert reply.status_code == 200, reply.text[:200]
-                if i >= 20:  # the first ones warm up
+                if i >= WARM_UP:
                     seconds[form].append(taken)
-                    used[form] += cpu(servers[form]) - before
+                    used[form].append(cpu(servers[form]) - before)
     bare, fast = statistics.median(seconds["bare"]), np.quantile(seconds["bare"], 0.1)
     for form in ("middleware", "proxy"):
         yield {
@@ -167,7 +214,7 @@ def timed(
             "bare_ms": 1000 * bare,
             "time_ratio": statistics.median(seconds[form]) / bare,
             "fast_ratio": np.quantile(seconds[form], 0.1) / fast,
-            "cpu_ratio": used[form] / used["bare"],
+            "cpu_ratio": statistics.median(used[form]) / statistics.median(used["bare"]),
         }
 
 
@@ -218,12 +265,19 @@ def main() -> None:
     timing = commands.add_parser("time")
     timing.add_argument("--requests", type=int, default=200)
     timing.add_argument("--model", choices=("conv", "dense"), default="conv")
+    within = commands.add_parser("inside")
+    within.add_argument("--requests", type=int, default=60)
+    within.add_argument("--model", choices=("conv", "dense"), default="conv")
     commands.add_parser("attack").add_argument("--seeds", type=int, nargs=2, default=(1000, 1009))
     said = parser.parse_args()
     if said.command == "app":
         run_app(said.model, said.port, said.words, "middleware.sqlite")
         return
-    for row in compare(said.model, said.requests) if said.command == "time" else attacks(*said.seeds):
+    if said.command == "attack":
+        rows = attacks(*said.seeds)
+    else:
+        rows = (compare if said.command == "time" else inside)(said.model, said.requests)
+    for row in rows:
         print(json.dumps(row), flush=True)
         with ROWS.open("a") as file:
             file.write(json.dumps(row | asdict(provenance(0.0))) + "\n")

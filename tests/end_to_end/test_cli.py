@@ -37,6 +37,11 @@ def linear():
     torch.manual_seed(0)
     return torch.nn.Linear(10, 3).double()
 
+def far_unit():
+    module = two_layers()
+    module[0].bias.data[0] = -1e8
+    return module
+
 class Slow:
     # Writes down every row it is asked, and takes its time.
     def __init__(self):
@@ -344,3 +349,8 @@ def test_the_reference_page_is_up_to_date():
     made = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     page = (ROOT / "docs" / "cli.md").read_text()
     assert page.strip() == made.strip(), f"write it again: {' '.join(command[1:])} --output docs/cli.md"
+
+
+def test_a_unit_that_switches_far_out_is_not_overlooked():
+    done = relumine("reconstruct", "targets_here:far_unit", "--input-shape", "10", "--method", "two-layer")
+    assert (done.exit_code, "NOT VERIFIED" in done.output) == (3, True), done.output

@@ -86,14 +86,19 @@ def test_only_who_searches_lines_is_refused():
     assert server.post(PREDICT, **asking(X, "bob")).status_code == 200
 
 
-def test_consistent_noise_is_the_same_for_every_client():
-    chain = defend.parse("noise:0.5,consistent")
-    server = TestClient(
-        make_app(ORACLE, "net", keys=read_keys(Path("keys.toml")), defence=lambda oracle: chain(oracle, rng=3))
-    )
+@pytest.mark.parametrize("watched", ["", "+lines:100"])  # with a defence of its own for each client, too
+def test_consistent_noise_is_the_same_for_every_client(watched):
+    server = client(f"noise:0.5,consistent{watched}")
     alice, bob = (server.post(EXPLAIN, **asking(X, name)).json() for name in ("alice", "bob"))
     assert alice == bob
     assert not np.allclose(alice["predictions"], ORACLE(X, gradients=False).values)
+
+
+@pytest.mark.parametrize("watched", ["", "+lines:100"])
+def test_fresh_noise_does_not_cancel_between_clients(watched):
+    server = client(f"noise:0.5{watched}")
+    alice, bob = (np.array(server.post(EXPLAIN, **asking(X, name)).json()["predictions"]) for name in ("alice", "bob"))
+    assert np.abs(alice - bob).min() > 0
 
 
 def test_the_command_serves_behind_a_defence(monkeypatch):

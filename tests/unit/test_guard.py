@@ -122,6 +122,56 @@ def test_nothing_of_a_request_passes_but_its_rows():
     assert set(json.loads(app.bodies[0])) == {"instances"}
 
 
+ONE = b"[1, 2, 3, 4, 5]"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"instances": [%b], "instances": [%b, %b]}' % (ONE, ONE, ONE),
+        b'{"instances": [%b], "inst\\u0061nces": [%b, %b]}' % (ONE, ONE, ONE),
+        b'{"instances": [%b], "": [%b]}' % (ONE, ONE),
+        b'{"instances": %b}' % ONE,
+        b'{"instances": [[%b]]}' % ONE,
+        b'{"instances": [["1", "2", "3", "4", "5"]]}',
+    ],
+    ids=["twice", "escaped", "more", "flat", "deep", "texts"],
+)
+def test_a_request_that_could_be_read_in_another_way_is_written_anew(body):
+    app = Speaking(ENDPOINT, PROBLEM.oracle)
+    reply = guarded(app).post(PREDICT, content=body)
+    seen = json.loads(app.bodies[0])
+    assert (reply.status_code, set(seen)) == (200, {"instances"})
+    assert np.shape(seen["instances"]) == (len(reply.json()["predictions"]), 5)
+    assert app.bodies[0] != body
+    assert app.bodies[0].count(b'"') == 2
+
+
+@pytest.mark.parametrize("endpoint", SPOKEN, ids=SPOKEN_IDS)
+def test_a_request_that_says_only_its_rows_passes_as_it_is(endpoint):
+    app = Speaking(endpoint, PROBLEM.oracle)
+    protocol = protocol_of(endpoint)
+    content = json.dumps(orjson.loads(orjson.dumps(protocol.body(X), option=orjson.OPT_SERIALIZE_NUMPY)), indent=1)
+    path = protocol.url(gradients=False).partition("127.0.0.1")[2]
+    assert guarded(app, endpoint).post(path, content=content).status_code == 200
+    assert app.bodies[0] == content.encode()
+
+
+@pytest.mark.parametrize("words", ["box:-9,9", "lines:10", "round:1"])
+@pytest.mark.parametrize("secret", [True, False])
+def test_an_answer_that_a_defence_leaves_alone_passes_unless_it_says_more(words, secret):
+    answer = PROBLEM.oracle(X, gradients=False).values.tolist()
+    text = json.dumps({"predictions": answer, **({"secret": 1} if secret else {})}, indent=1)
+
+    async def answered(_: Request) -> Response:
+        return Response(text)
+
+    reply = guarded(Starlette(routes=[Route(PREDICT, answered, methods=["POST"])]), defence=words)
+    reply = reply.post(PREDICT, json=asking(X))
+    assert set(reply.json()) == {"predictions"}
+    assert (reply.text == text) == (not secret and words != "round:1")
+
+
 def test_without_a_defence_answers_pass_as_they_are():
     app = Speaking(ENDPOINT, PROBLEM.oracle)
     assert guarded(app).post(EXPLAIN, json=asking(X)).json()["secret"]

@@ -111,11 +111,18 @@ def test_a_server_is_probed_and_then_reconstructed(tmp_path, monkeypatch, dtype)
         maps = (x[:, None] * answer.jacobians).astype(dtype) if gradients else None
         return answer.values, maps
 
-    with served(ModelServer(rl.FunctionOracle(times, problem.offer))) as url:
+    server = ModelServer(rl.FunctionOracle(times, problem.offer))
+    with served(server) as url:
         code, text = run("probe", url, "--input-shape", "10", "--outputs", "3", "--write-config", "server.toml")
         assert code == 0, text
         written = tomllib.loads(Path("server.toml").read_text())
         assert (written["explanation"], written["offer"]["dtype"]) == ("input-times-gradient", dtype)
+        # What was paid for is kept, and is in no other run's way.
+        assert list(Path("relumine-runs").glob(f"*/probe-{dtype}-0/ledger.sqlite"))
+        assert not list(Path("relumine-runs").glob("*/ledger.sqlite"))
+        asked = server.rows
+        assert run("probe", url, "--input-shape", "10", "--outputs", "3")[0] == 0
+        assert server.rows - asked <= 8, "only a canary is asked again"
         code, text = run("reconstruct", url, "--endpoint-config", "server.toml", "-o", "clone.safetensors")
         assert code == 0, text
     points = np.random.default_rng(0).standard_normal((50, 10))

@@ -1,12 +1,14 @@
 """``relumine probe``: find out what an endpoint's answers and explanations are."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import errors_as_messages, say
+from relumine.cli.exits import errors_as_messages, no_folder_left, say
 
 if TYPE_CHECKING:
     from relumine.oracle.base import Oracle
@@ -73,10 +75,32 @@ def probe(
                 oracle = found("float32") if answers_in_float32(oracle, seed) else oracle
             else:
                 oracle = loaded()
-            findings = Probe()(oracle, rng=seed)
+            with _kept(oracle, seed) as meter:
+                findings = Probe()(meter, rng=seed)
         if json_:
             print(json.dumps(findings.as_dict(), indent=2, ensure_ascii=False))
         else:
             show_findings(Console(), findings)
         if write_config is not None:
             say(f"wrote {written(findings, oracle, write_config)}")
+
+
+@contextmanager
+def _kept(oracle: "Oracle", seed: int) -> "Iterator[Oracle]":
+    """A server through a ledger of the probe's own: paid answers are kept, and bind no other run to what it assumes."""
+    from relumine.oracle.http.oracle import HttpOracle
+    from relumine.oracle.metering.ledger import Ledger
+    from relumine.oracle.metering.metered import Metered
+
+    if not isinstance(oracle, HttpOracle):
+        yield oracle
+        return
+    run = oracle.run / f"probe-{oracle.offer.dtype}-{seed}"
+    ledger: Ledger | None = None
+    try:
+        with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):
+            ledger = Ledger(run / "ledger.sqlite")
+            yield Metered(oracle, ledger=ledger)
+    finally:
+        if ledger is not None:
+            ledger.close()

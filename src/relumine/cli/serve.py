@@ -1,6 +1,6 @@
 """``relumine serve``: answer predictions and explanations of a model over HTTP."""
 
-from functools import partial
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -35,7 +35,10 @@ def serve(
     dtype: Annotated[options.DTypeName | None, typer.Option(help="Precision; the model's own if not given.")] = None,
     sigma: Annotated[float, typer.Option(metavar="N", help="Standard deviation of SmoothGrad's noise.")] = 0.1,
     defend: options.Defend = None,
-    seed: options.Seed = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Seed of the noise, to be kept secret. Default: random."),
+    ] = None,
     input_shape: Annotated[str | None, options.shape_of("MODEL or URL")] = None,
     factory: options.Factory = None,
     endpoint_config: options.EndpointConfig = None,
@@ -95,6 +98,7 @@ def serve(
 
         if (model is None) == (in_front_of is None):
             raise MisuseError("expected a MODEL to serve or --in-front-of URL, got both or none")
+        source = secrets.randbits(128) if seed is None else seed
         keys = read_keys(key_file, budget=budget_per_client, header=client_header)
         budgets = Budgets(budget_file, period=None if budget_hours is None else 3600 * budget_hours)
         limits, defence = Limits(max_rows, max_bytes), options.chosen_defence(defend)
@@ -106,16 +110,15 @@ def serve(
             offered = {} if endpoint_config else {"inputs": shape, "values": of, "gradients": gradients}
             behind = endpoint_at(in_front_of, said, **offered)
             app = guard = Guard(
-                Forwarding(behind), behind, defence=defence, keys=keys, budgets=budgets, seed=seed, limits=limits
+                Forwarding(behind), behind, defence=defence, keys=keys, budgets=budgets, seed=source, limits=limits
             )
             endpoint = guard.endpoint
         else:
             values = None if of == "logits" else of  # what most models answer, if they do not say
             oracle = load_target(model or "", input_shape=shape, values=values, factory=factory)
-            oracle = explained(oracle, Choice(explain, classes, of, dtype, sigma, seed))
-            chain = None if defence is None else partial(defence, rng=seed)
-            app = make_app(oracle, name, keys=keys, budgets=budgets, limits=limits, defence=chain)
-            offer = (chain(oracle) if chain else oracle).offer
+            oracle = explained(oracle, Choice(explain, classes, of, dtype, sigma, source))
+            app = make_app(oracle, name, keys=keys, budgets=budgets, limits=limits, defence=defence, seed=source)
+            offer = (defence(oracle) if defence else oracle).offer
             endpoint = Endpoint(f"http://localhost/v1/models/{name}", offer, explanation=explain)
         listener = listen(host, port, needs_keys=model is not None and not keys.are_needed)
         endpoint = endpoint.at(f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}")

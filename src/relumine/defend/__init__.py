@@ -15,7 +15,6 @@ from relumine.defend.refuse import Budget as Budget
 from relumine.defend.refuse import FarInputs as FarInputs
 from relumine.defend.refuse import InputBox as InputBox
 from relumine.defend.refuse import Refusing as Refusing
-from relumine.defend.refuse import far_from as far_from
 from relumine.defend.registry import DEFENCES as DEFENCES
 from relumine.defend.registry import Chain as Chain
 from relumine.defend.registry import Kind as Kind

@@ -54,7 +54,10 @@ class _Keyed:
 
 def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _NoiseSource:
     generator = np.random.default_rng(rng)
-    return _Fresh(generator) if repeat == "fresh" else _Keyed(generator.bytes(32), offer.dtype)
+    if repeat == "fresh":
+        return _Fresh(generator)
+    # Of the seed, not of the generator's state: defences that share a source have the same key.
+    return _Keyed(generator.bit_generator.seed_seq.generate_state(8).tobytes(), offer.dtype)
 
 
 @dataclass(frozen=True, eq=False)

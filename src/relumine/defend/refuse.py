@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.defend.base import Defended
-from relumine.errors import BudgetError, MisuseError, RefusedError
+from relumine.errors import BudgetError, RefusedError
 from relumine.oracle.base import Answer, Array, Offer
 
 Mask = NDArray[np.bool_]
@@ -97,7 +97,7 @@ class FarInputs(OfInputs):
 class Refusing(OfInputs):
     """Refuses by a rule of one's own.
 
-    refused: says of n×d inputs which are refused (n booleans); ``far_from(data, distance)`` makes one
+    refused: says of n×d inputs which are refused (n booleans)
     because: what the client is told
     """
 
@@ -112,19 +112,6 @@ class Refusing(OfInputs):
 
     def _refused(self, rows: Array) -> Mask:
         return self.refused(rows)
-
-
-def far_from(data: Array, distance: float) -> Callable[[Array], Mask]:
-    """A rule for ``Refusing``: inputs farther than ``distance`` from every row of the owner's data."""
-    known = np.asarray(data, dtype=np.float64)
-    if known.ndim != 2 or not len(known):
-        raise MisuseError(f"data: expected rows of numbers, got shape {known.shape}; flatten each input")
-
-    def refused(rows: Array) -> Mask:
-        nearest = [np.linalg.norm(known - row, axis=1).min() for row in rows]
-        return np.array(nearest) > distance
-
-    return refused
 
 
 @dataclass

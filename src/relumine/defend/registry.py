@@ -149,7 +149,15 @@ class Chain:
 
     def __call__(self, oracle: Oracle, rng: Rng = None) -> Oracle:
         """A defended version of the oracle. ``rng`` is the source of all noise."""
-        for step, source in zip(self.steps, np.random.default_rng(rng).spawn(len(self.steps)), strict=True):
+        return self.in_front_of(oracle, self.sources(rng))
+
+    def sources(self, rng: Rng) -> list[np.random.Generator]:
+        """The source of each step's noise."""
+        return np.random.default_rng(rng).spawn(len(self.steps))
+
+    def in_front_of(self, oracle: Oracle, sources: list[np.random.Generator]) -> Oracle:
+        """A defended version of the oracle. Several may share their sources: fresh noise is drawn for one of them."""
+        for step, source in zip(self.steps, sources, strict=True):
             oracle = step(oracle, source)
         return oracle
 

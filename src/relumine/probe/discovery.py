@@ -91,7 +91,7 @@ def proposed(
         offer = replace(start.offer, inputs=shape, dtype=tensors.get("dtype", "float32"))
         for endpoint in _candidates(replace(start, offer=offer), tensors, protocol, sender):
             try:
-                return _Asked(endpoint, sender).described(outputs)
+                return _RequestTrial(endpoint, sender).described(outputs)
             except (AccessError, QuotaError):
                 raise
             except RelumineError as error:
@@ -165,7 +165,7 @@ def _properties(said: dict[str, Any], path: Any) -> list[str]:
         return []
 
 
-class _Asked:
+class _RequestTrial:
     """One way of asking, and what the answers to it show."""
 
     def __init__(self, endpoint: Endpoint, sender: Sender) -> None:

@@ -2,7 +2,6 @@
 
 import re
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response, Security
@@ -12,13 +11,13 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from relumine import __version__
+from relumine.defend.registry import Chain
 from relumine.errors import BadAnswerError, MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Oracle
 from relumine.serve.budgets import Budgets
+from relumine.serve.defended import PerClient
 from relumine.serve.keys import Client, Keys
-from relumine.serve.payload import Limits, Payload, PayloadError, status_of
-
-Defence = Callable[[Oracle], Oracle]
+from relumine.serve.payload import Limits, Payload, RefusalError, status_of
 
 _ERROR = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 _REFUSALS = {
@@ -34,23 +33,27 @@ _REFUSALS = {
 class Served:
     """A model that is asked by many at once. The oracle is asked one question at a time.
 
-    Each client has a defended oracle of its own, because a defence may remember what a client asked.
+    defence, seed: as those of Guard
     """
 
     def __init__(
-        self, oracle: Oracle, name: str, keys: Keys, budgets: Budgets, limits: Limits, defence: Defence | None
+        self,
+        oracle: Oracle,
+        name: str,
+        keys: Keys,
+        budgets: Budgets,
+        limits: Limits,
+        defence: Chain | None,
+        seed: int | None,
     ) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", name, re.ASCII):
             raise MisuseError(f"--name: expected letters, digits, '.', '_' and '-', got {name!r}")
         self.name = name
-        offer = (defence(oracle) if defence else oracle).offer
-        self.payload = Payload(offer, limits.rows)
-        self.explains = offer.gradients != "none"
+        self._defended = PerClient(oracle, defence, seed)
+        self.offer = self._defended.offer
+        self.payload = Payload(self.offer, limits.rows)
         self.keys = keys
         self._budgets = budgets
-        self._oracle = oracle
-        self._defence = defence
-        self._defended: dict[str, Oracle] = {}
         self._limits = limits
         self._lock = threading.Lock()
 
@@ -83,16 +86,14 @@ class Served:
     def _understood(self, body: bytes) -> Array:
         try:
             return self.payload.rows(body)
-        except PayloadError as error:
+        except RefusalError as error:
             raise HTTPException(error.status, str(error)) from error
 
     def _ask(self, client: Client, rows: Array, gradients: bool) -> Answer:
         self._budgets.spend(client, len(rows))
         with self._lock:
-            if client.name not in self._defended:
-                self._defended[client.name] = self._defence(self._oracle) if self._defence else self._oracle
             try:
-                return self._defended[client.name](rows, gradients=gradients)
+                return self._defended(client, rows, gradients)
             except BadAnswerError as error:
                 raise BadAnswerError(f"the model has no finite answer to this: {error}") from error
 
@@ -104,15 +105,16 @@ def make_app(
     keys: Keys | None = None,
     budgets: Budgets | None = None,
     limits: Limits | None = None,
-    defence: Defence | None = None,
+    defence: Chain | None = None,
+    seed: int | None = None,
 ) -> FastAPI:
-    """A FastAPI application that answers for an oracle under /v1/models/NAME, behind a defence for each client."""
-    model = Served(oracle, name, keys or Keys([]), budgets or Budgets(), limits or Limits(), defence)
+    """A FastAPI application that answers for an oracle under /v1/models/NAME, behind a defence."""
+    model = Served(oracle, name, keys or Keys([]), budgets or Budgets(), limits or Limits(), defence, seed)
     app = FastAPI(title=f"relumine serve: {name}", version=__version__)
     app.exception_handler(AnyHTTPException)(_as_kserve_does)
     _add_health(app, model)
     _add_verb(app, model, "predict", gradients=False)
-    if model.explains:
+    if model.offer.gradients != "none":
         _add_verb(app, model, "explain", gradients=True)
     return app
 

@@ -39,7 +39,7 @@ class Choice:
 def explained(oracle: Oracle, choice: Choice) -> Oracle:
     """The oracle that shows what was chosen. Of other targets than torch modules, only what they answer themselves."""
     if not _is_torch_oracle(oracle):
-        if choice == Choice(of=choice.of):
+        if choice == Choice(of=choice.of, seed=choice.seed):
             return oracle
         raise MisuseError(
             "--explain, --classes, --dtype: expected a torch module (.pt2, .pt, .onnx, .safetensors or a factory) to "

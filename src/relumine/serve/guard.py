@@ -4,16 +4,14 @@
     app.add_middleware(Guard, endpoint="net.toml", defence="round:4+top", keys=clients, budgets=budgets)
 
 It is ASGI middleware: ``app`` may be any ASGI application that answers as ``endpoint`` describes (the file that
-``relumine probe --write-config`` writes), and ``Forwarding`` makes one of a server elsewhere. A request is read,
-counted and written anew, and so is its answer: nothing passes but the rows of the one, and the defended numbers of the
-other.
+``relumine probe --write-config`` writes), and ``Forwarding`` makes one of a server elsewhere. A request is read and
+counted, its answer read and defended: nothing passes but the rows of the one, and the defended numbers of the other.
+What says nothing else passes as it is; the rest is written anew.
 """
 
-import threading
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,14 +24,15 @@ import orjson
 
 from relumine.defend import Chain, parse
 from relumine.errors import BadAnswerError, MisuseError, OracleError, RelumineError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer
+from relumine.oracle.base import Answer, Array, Offer, checked_answer
 from relumine.oracle.http.decoding import decoded
 from relumine.oracle.http.endpoint import Endpoint, read_endpoint
 from relumine.oracle.http.limits import Limits as AnswerLimits
 from relumine.oracle.http.protocol import Protocol, protocol_of
 from relumine.serve.budgets import Budgets
+from relumine.serve.defended import PerClient
 from relumine.serve.keys import Client, Keys
-from relumine.serve.payload import Limits, status_of
+from relumine.serve.payload import Limits, RefusalError, status_of
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,22 +41,34 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 # Headers of a request that are about its body or its connection, which the request behind has of its own.
-_OWN = (
-    b"content-length",
-    b"content-type",
-    b"content-encoding",
-    b"transfer-encoding",
-    b"accept-encoding",
+_OWN = {
+    *(b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"accept-encoding"),
     b"connection",
-)
-# Clients whose earlier questions are remembered, where a defence needs them; then those who asked longest ago are
-# forgotten.
-_MOST_CLIENTS = 10_000
+}
+_QUOTE = ord('"')
 _MOST_AT_ONCE = 64
 
-# Of the request that is being answered: its scope, and the application's answer where that comes before the defence.
-_scope: ContextVar[Any] = ContextVar("scope")
-_told: ContextVar[Answer | None] = ContextVar("told", default=None)
+
+@dataclass
+class _Request:
+    """A request that is being answered.
+
+    scope: the application is asked with
+    rows:  asked by the client
+    body:  the client's, if it says nothing but these rows
+    told:  the application's answer, where that comes before the defence
+    text, said: the same as it was written, and as plain values
+    """
+
+    scope: Any
+    rows: Array
+    body: bytes | None
+    told: Answer | None = None
+    text: bytes = b""
+    said: Any = None
+
+
+_request: ContextVar[_Request] = ContextVar("request")
 
 
 class _SaidOtherwise(OracleError):
@@ -66,14 +77,6 @@ class _SaidOtherwise(OracleError):
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"status {status}")
         self.status, self.body = status, body
-
-
-class _Refused(Exception):
-    """A request that is not answered."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Guard:
@@ -107,11 +110,13 @@ class Guard:
         self._explains = _explains_at(self._protocol, behind.offer)
         self._defence = parse(defence) if isinstance(defence, str) else defence
         self._behind = _Behind(app, behind.offer, self._protocol)
-        self._defended = _Defended(self._behind, self._defence, seed)
+        self._defended = PerClient(self._behind, self._defence, seed)
         self.endpoint = replace(behind, offer=self._defended.offer)
         self._keys = keys or Keys([])
         self._budgets = budgets or Budgets()
         self._limits = limits or Limits()
+        token = self._keys.header if self._keys.are_needed else None  # it is for the guard, not for the application
+        self._own = _OWN | ({token.encode("latin-1")} if token else set())
         # Of its own: the application may wait for a thread of the common ones while ours waits for it.
         self._threads = anyio.CapacityLimiter(_MOST_AT_ONCE)
 
@@ -128,59 +133,65 @@ class Guard:
         try:
             client = self._keys.who(scope["headers"], (scope.get("client") or ("",))[0])
             if client is None:
-                raise _Refused(401, "expected a token that is known here")
+                raise RefusalError(401, "expected a token that is known here")
             gradients = self._explains.get(scope["path"]) if scope["method"] == "POST" else None
             if gradients is None:
-                raise _Refused(404, f"expected POST to one of {', '.join(self._explains)}")
-            rows = self._understood(await self._body(receive))
-            self._behind.headers_of(scope, without=self._keys.header if self._keys.are_needed else None)
-            return 200, await self._ask(client, rows, gradients), {}
+                raise RefusalError(404, f"expected POST to one of {', '.join(self._explains)}")
+            request = self._understood(scope, await self._body(receive))
+            return 200, await self._ask(client, request, gradients), {}
         except _SaidOtherwise as other:
             return other.status, other.body, {}
-        except _Refused as error:
+        except RefusalError as error:
             return error.status, orjson.dumps({"error": str(error)}), {}
         except RelumineError as error:
             status, headers = status_of(error)
             return status, orjson.dumps({"error": str(error)}), headers
 
-    async def _body(self, receive: Receive) -> bytearray:
-        body, more = bytearray(), True
+    async def _body(self, receive: Receive) -> bytes:
+        parts, size, more = [], 0, True
         while more:
             message = await receive()
-            body += message.get("body", b"")
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
             more = message["type"] == "http.request" and message.get("more_body", False)
-            if len(body) > self._limits.body_bytes:
-                raise _Refused(413, f"expected at most {self._limits.body_bytes} bytes")
-        return body
+            if size > self._limits.body_bytes:
+                raise RefusalError(413, f"expected at most {self._limits.body_bytes} bytes")
+        return b"".join(parts)  # a single one is not copied
 
-    def _understood(self, body: bytearray) -> Array:
+    def _understood(self, scope: Any, body: bytes) -> _Request:
         try:
-            rows = self._protocol.asked(decoded(bytes(body)))
+            said = decoded(body)
+            rows = self._protocol.asked(said)
         except ValueError as error:
-            raise _Refused(400, f"expected JSON, got something else: {error}") from error
+            raise RefusalError(400, f"expected JSON, got something else: {error}") from error
         except BadAnswerError as error:
-            raise _Refused(422, str(error)) from error
+            raise RefusalError(422, str(error)) from error
         if len(rows) > self._limits.rows:
-            raise _Refused(422, f"expected at most {self._limits.rows} rows in a request, got {len(rows)}")
-        return rows
+            raise RefusalError(422, f"expected at most {self._limits.rows} rows in a request, got {len(rows)}")
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in self._own]
+        scope = {**scope, "headers": [*headers, (b"content-type", b"application/json")], "query_string": b""}
+        return _Request(scope, rows, body if _says_only(self._protocol.body(rows), said, body) else None)
 
-    async def _ask(self, client: Client, rows: Array, gradients: bool) -> bytes:
+    async def _ask(self, client: Client, request: _Request, gradients: bool) -> bytes:
         """Count, and only then ask. Without a defence the answer passes as it is."""
+        rows = request.rows
         self._budgets.spend(client, len(rows))
+        _request.set(request)
         if self._defence is None:
             return await self._behind.said(rows, gradients=gradients)
         if gradients and self.endpoint.offer.gradients == "none":
-            raise _Refused(404, "explanations are not shown here")
+            raise RefusalError(404, "explanations are not shown here")
         try:
             if self._defence.asks_elsewhere:  # which takes a thread that may wait for the application
                 ask = partial(self._defended, client, rows, gradients)
                 answer = await anyio.to_thread.run_sync(ask, limiter=self._threads)
             else:
-                _told.set(await self._behind.answered(rows, gradients=gradients))
+                request.told = await self._behind.answered(rows, gradients=gradients)
                 answer = self._defended(client, rows, gradients)
-                _told.set(None)
         except BadAnswerError as error:
-            raise _Refused(502, f"the model behind did not answer as described: nothing is shown ({error})") from error
+            raise RefusalError(
+                502, f"the model behind did not answer as described: nothing is shown ({error})"
+            ) from error
         return self._behind.written(answer, self.endpoint.offer)
 
 
@@ -191,90 +202,56 @@ class _Behind:
         self._app = app
         self.offer = offer
         self._protocol = protocol
+        self._paths = {gradients: urlsplit(protocol.url(gradients=gradients)).path for gradients in (False, True)}
         self._shapes: dict[bool, tuple[tuple[int, ...] | None, tuple[int, ...] | None]] = {}
-
-    def headers_of(self, scope: Any, *, without: str | None) -> None:
-        """Ask with the headers of this request from now on (in its context)."""
-        own = (*_OWN, (without or "").encode("latin-1"))
-        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in own]
-        _scope.set({**scope, "headers": [*headers, (b"content-type", b"application/json")]})
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         """What was asked for before the defence, or else, from the defence's thread, what it asks."""
-        told = _told.get()
+        told = _request.get().told
         return told if told is not None else anyio.from_thread.run(partial(self.answered, inputs, gradients=gradients))
 
     async def answered(self, rows: Array, *, gradients: bool) -> Answer:
         """The application's answer, checked."""
-        n, maps = len(rows), None
-        separately = not self._protocol.values_come_with_gradients
-        if not gradients or separately:
-            body = await self._read(rows, gradients=False)
-            values = self._protocol.values(n, body)
-        if gradients:
-            body = await self._read(rows, gradients=True)
-            maps = self._protocol.gradients(n, body)
-            values = values if separately else self._protocol.explained_values(n, body)
-        return checked_answer(self.offer, n, Answer(values, maps), gradients=gradients)
+        asked = self._protocol.exchanges(gradients=gradients)
+        said = {verb: await self._read(rows, gradients=verb) for verb in asked}
+        return checked_answer(self.offer, len(rows), self._protocol.read(len(rows), said), gradients=gradients)
 
     async def _read(self, rows: Array, *, gradients: bool) -> Any:
         text = await self.said(rows, gradients=gradients)
-        self._limits(len(rows), gradients).check_values(text)
         try:
-            body = decoded(text)
+            body = decoded(text)  # of the owner's own application: its length is limited, what is in it need not be
         except ValueError as error:
             raise BadAnswerError(f"expected JSON, got something else: {error}") from error
+        _request.get().text, _request.get().said = text, body
         if gradients not in self._shapes:
             self._shapes[gradients] = self._protocol.shapes(body, gradients=gradients)
         return body
 
     async def said(self, rows: Array, *, gradients: bool) -> bytes:
         """The body of the application's answer to these rows."""
-        path = urlsplit(self._protocol.url(gradients=gradients)).path
-        content = orjson.dumps(self._protocol.body(np.ascontiguousarray(rows)), option=orjson.OPT_SERIALIZE_NUMPY)
-        scope = {**_scope.get(), "path": unquote(path), "raw_path": path.encode("ascii"), "query_string": b""}
-        scope["headers"] = [*scope["headers"], (b"content-length", str(len(content)).encode())]
-        return await _asked(self._app, scope, content, self._limits(len(rows), gradients).size)
+        request, path = _request.get(), self._paths[gradients]
+        content = request.body if rows is request.rows else None
+        if content is None:
+            content = orjson.dumps(self._protocol.body(np.ascontiguousarray(rows)), option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = [*request.scope["headers"], (b"content-length", str(len(content)).encode())]
+        scope = {**request.scope, "path": unquote(path), "raw_path": path.encode("ascii"), "headers": headers}
+        most = AnswerLimits(len(rows) * self._protocol.numbers(gradients=gradients)).size
+        return await _asked(self._app, scope, content, most)
 
     def written(self, answer: Answer, shown: Offer) -> bytes:
-        """An answer as the application would have written it, of numbers in its precision."""
+        """An answer as the application would have written it, of numbers in its precision; or has, if none changed."""
         of_values, of_maps = self._shapes[answer.gradients is not None]
         values = maps = None
         if of_values is not None:
             values = _like(answer.values.astype(shown.dtype), of_values, (shown.outputs,))
         if of_maps is not None:
             maps = _like(answer.jacobians.astype(shown.dtype), of_maps, (shown.gradient_rows, *shown.inputs))
-        return orjson.dumps(self._protocol.answer(values, maps), option=orjson.OPT_SERIALIZE_NUMPY)
-
-    def _limits(self, rows: int, gradients: bool) -> AnswerLimits:
-        maps = self.offer.gradient_rows * self.offer.dimension if gradients else 0
-        return AnswerLimits(rows * (self.offer.outputs + maps))
-
-
-class _Defended:
-    """The defended oracle of each client, if the defence remembers questions; else one for all."""
-
-    def __init__(self, behind: Oracle, defence: Chain | None, seed: int | None) -> None:
-        self._behind, self._defence = behind, defence
-        self._seed = int(np.random.SeedSequence().entropy) if seed is None else seed  # type: ignore[arg-type]
-        self._first = self._made()
-        self._kept: OrderedDict[str, tuple[Oracle, threading.Lock]] = OrderedDict()
-        self._lock = threading.Lock()
-        self.offer = self._first.offer
-
-    def _made(self) -> Oracle:
-        return self._defence(self._behind, rng=self._seed) if self._defence else self._behind
-
-    def __call__(self, client: Client, rows: Array, gradients: bool) -> Answer:
-        if self._defence is None or not self._defence.remembers:
-            return self._first(rows, gradients=gradients)
-        with self._lock:
-            oracle, lock = self._kept.setdefault(client.name, (self._made(), threading.Lock()))
-            self._kept.move_to_end(client.name)
-            if len(self._kept) > _MOST_CLIENTS:
-                self._kept.popitem(last=False)
-        with lock:
-            return oracle(rows, gradients=gradients)
+        said, request = self._protocol.answer(values, maps), _request.get()
+        told = request.told
+        same = told is not None and answer.values is told.values and answer.gradients is told.gradients
+        if same and _says_only(said, request.said, request.text):
+            return request.text
+        return orjson.dumps(said, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def _explains_at(protocol: Protocol, offer: Offer) -> dict[str, bool]:
@@ -285,6 +262,33 @@ def _explains_at(protocol: Protocol, offer: Offer) -> dict[str, bool]:
     if len(paths) < len({(address.netloc, address.path) for address in addresses.values()}):
         raise MisuseError("explainer: expected a path of its own, got that of the model at another host")
     return paths
+
+
+def _says_only(expected: Any, said: Any, text: bytes) -> bool:
+    """Whether a text that reads as ``said`` says what is expected and nothing besides.
+
+    Another reader takes the first of two fields with the same name, or both: a text with a field more has two quotes
+    more. (One with escapes may be as it should, and is written anew.)
+    """
+    quotes = np.count_nonzero(np.frombuffer(text, np.uint8) == _QUOTE)
+    return bool(quotes == 2 * _texts_in(expected)) and b"\\" not in text and _same(expected, said)
+
+
+def _texts_in(value: Any) -> int:
+    """How many texts a value has in it, names of fields among them."""
+    if isinstance(value, Mapping):
+        return sum(1 + _texts_in(part) for part in value.values())
+    return sum(map(_texts_in, value)) if isinstance(value, list | tuple) else isinstance(value, str)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping):
+        return isinstance(other, dict) and one.keys() == other.keys() and all(_same(one[k], other[k]) for k in one)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return type(one) is type(other) and bool(one == other)
 
 
 def _only_looks(scope: Any) -> bool:
@@ -299,7 +303,8 @@ def _like(numbers: Array, shape: tuple[int, ...], otherwise: tuple[int, ...]) ->
 
 async def _asked(app: App, scope: Any, content: bytes, most: int) -> bytes:
     """The body of an application's answer to one request."""
-    status, body, sent = 500, bytearray(), False
+    status, size, sent = 500, 0, False
+    parts: list[bytes] = []
 
     async def receive() -> Message:
         nonlocal sent
@@ -309,18 +314,19 @@ async def _asked(app: App, scope: Any, content: bytes, most: int) -> bytes:
         return {"type": "http.request", "body": content, "more_body": False}
 
     async def send(message: Message) -> None:
-        nonlocal status
+        nonlocal status, size
         if message["type"] == "http.response.start":
             status = message["status"]
         elif message["type"] == "http.response.body":
-            body.extend(message.get("body", b""))
-            if len(body) > most:
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            if size > most:
                 raise BadAnswerError(f"expected an answer of at most {most} bytes, got a longer one")
 
     await app(scope, receive, send)
     if status != 200:
-        raise _SaidOtherwise(status, bytes(body))
-    return bytes(body)
+        raise _SaidOtherwise(status, b"".join(parts))
+    return b"".join(parts)
 
 
 async def _reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:

@@ -13,6 +13,7 @@ import ipaddress
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from relumine.errors import MisuseError
@@ -81,6 +82,7 @@ class Keys:
         return fitting[0] if fitting else None
 
 
+@lru_cache(maxsize=10_000)
 def _network(address: str) -> str:
     try:
         known = ipaddress.ip_address(address)

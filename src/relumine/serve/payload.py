@@ -27,8 +27,8 @@ class Limits:
             raise MisuseError(f"limits: expected at least 1 row and 1 byte, got {self.rows} and {self.body_bytes}")
 
 
-class PayloadError(Exception):
-    """A request that is not understood; ``status`` is what HTTP calls it."""
+class RefusalError(Exception):
+    """A request that is not answered; ``status`` is what HTTP calls it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -93,9 +93,9 @@ def _arrays(*sizes: int | None) -> dict[str, Any]:
     return schema
 
 
-def _explained(error: ValidationError) -> PayloadError:
+def _explained(error: ValidationError) -> RefusalError:
     first = error.errors(include_url=False, include_input=False)[0]
     if first["type"] == "json_invalid":
-        return PayloadError(400, f"expected JSON, got something else: {first['msg']}")
+        return RefusalError(400, f"expected JSON, got something else: {first['msg']}")
     place = "".join(f"[{step}]" if isinstance(step, int) else step for step in first["loc"]) or "the body"
-    return PayloadError(422, f"{place}: {first['msg']}")
+    return RefusalError(422, f"{place}: {first['msg']}")
