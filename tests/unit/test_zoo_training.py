@@ -36,10 +36,8 @@ def test_short_training_is_enough_for_digits(digits, tmp_path, name, least):
 
 def test_batch_norm_is_kept_with_the_weights(digits, tmp_path):
     settings = zoo.Training(learning_rate=1e-3, steps=12, batch=16)
-    losses = []
-    first = train(digits, tmp_path, "resnet18_small", settings=settings, watch=lambda seen: losses.append(seen.loss))
+    first = train(digits, tmp_path, "resnet18_small", settings=settings)
     again = train(digits, tmp_path, "resnet18_small", settings=settings)
-    assert losses[-1] < 2.0  # ln 10 = 2.3 is knowing nothing
     assert again.reused
     assert same(first.module, again.module)
 
@@ -134,14 +132,6 @@ def test_the_cache_folder_is_the_environments(digits, tmp_path, monkeypatch):
     monkeypatch.setenv("RELUMINE_CACHE", str(tmp_path))
     train(digits, None)
     assert [*(tmp_path / "targets").glob("linear-digits-*.safetensors")]
-
-
-def test_watchers_see_every_part_of_training(digits, tmp_path):
-    seen = []
-    train(digits, tmp_path, watch=seen.append)
-    assert [progress.step for progress in seen] == [20, 40, 60]
-    assert seen[-1].steps == 60
-    assert seen[-1].loss < seen[0].loss
 
 
 def test_misuse_says_what_was_expected(digits, tmp_path):

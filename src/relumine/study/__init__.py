@@ -9,6 +9,6 @@ from relumine.study.experiment import Measures as Measures
 from relumine.study.experiment import Row as Row
 from relumine.study.experiment import Student as Student
 from relumine.study.experiment import Target as Target
+from relumine.study.runner import RunStore as RunStore
 from relumine.study.runner import StudyProgress as StudyProgress
 from relumine.study.runner import run_study as run_study
-from relumine.study.store import RunStore as RunStore

@@ -1,10 +1,12 @@
 """The paper's claims beside what was measured here."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from pathlib import Path
 from statistics import fmean
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, CurveDesign, FigureName, Panel
 from relumine.study.results import MeasuredPoint, Results, queries_to_reach
@@ -74,15 +76,16 @@ class AccuracyAt:
     """``accuracy`` after ``budget`` queries."""
 
     panel: str
-    curve: CurveDesign
+    curve: Literal["gradient", "membership"]
     budget: int
     accuracy: float
 
     def __call__(self, results: Results) -> Finding:
-        point = _at(results.points(results.panel(self.panel), self.curve), self.budget)
+        curve = GRADIENT if self.curve == "gradient" else MEMBERSHIP
+        point = _at(results.points(results.panel(self.panel), curve), self.budget)
         if point is None:
             return NOTHING
-        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, self.curve)}"
+        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, curve)}"
         return Finding(words, _compared(point.mean, self.accuracy), point.seeds)
 
 
@@ -169,29 +172,20 @@ class _Counted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class HardlyAny:
-    """Gradients hardly help: less than half a decade at the highest level that both kinds of queries reach."""
-
-    panel: str
-
-    def __call__(self, results: Results) -> Finding:
-        return TimesFewer(self.panel, 1, "both")(results)
-
-
-@dataclass(frozen=True)
 class NoDifference:
     """SmoothGrad is as good as the raw gradient on some data: within ``points`` on average over panels and budgets."""
 
     data: str
-    curve: CurveDesign = SMOOTHGRAD
+    curve: Literal["smoothgrad", "little"] = "smoothgrad"
     points: float = 0.02
 
     def __call__(self, results: Results) -> Finding:
+        curve = SMOOTHGRAD if self.curve == "smoothgrad" else LITTLE
         gaps: dict[str, float] = {}
         seeds: list[int] = []
         for panel in (panel for panel in results.figure.panels if panel.data == self.data):
             raw = {point.budget: point for point in results.points(panel, GRADIENT)}
-            smooth = {point.budget: point for point in results.points(panel, self.curve)}
+            smooth = {point.budget: point for point in results.points(panel, curve)}
             gaps |= {f"{panel.title}, {b:,}": smooth[b].mean - raw[b].mean for b in raw if b in smooth}
             seeds += [min(smooth[b].seeds, raw[b].seeds) for b in raw if b in smooth]
         if not gaps:
@@ -261,110 +255,16 @@ def _queries(budget: int, curve: CurveDesign) -> str:
     return f"{budget:,} {kind} {'query' if budget == 1 else 'queries'}"
 
 
-CLAIMS: tuple[Claim, ...] = (
-    Claim("main", "MNIST 1-layer", "one gradient query gives the target's accuracy", AsGoodAsTarget("mnist linear", 1)),
-    Claim(
-        "main",
-        "MNIST 1-layer",
-        "1000× fewer queries, to be as good as the target",
-        TimesFewer("mnist linear", 1000, "original"),
-    ),
-    Claim(
-        "main",
-        "MNIST 1-layer",
-        "1000× fewer queries, to 95 % of the target's accuracy",
-        TimesFewer("mnist linear", 1000),
-        "the paper counts until a student is as good as the target; values alone come within 5 % of that much earlier",
-    ),
-    Claim("main", "MNIST 2-layer", "100× fewer queries", TimesFewer("mnist two_layer", 100)),
-    Claim("main", "MNIST conv", "95 % with 10 gradient queries", AccuracyAt("mnist conv", GRADIENT, 10, 0.95)),
-    Claim("main", "MNIST conv", "95 % with 1,000 membership", AccuracyAt("mnist conv", MEMBERSHIP, 1000, 0.95)),
-    Claim("main", "MNIST conv", "100× fewer queries, to reach 95 %", TimesFewer("mnist conv", 100, 0.95)),
-    Claim("main", "CIFAR10 conv", "at least 100× fewer queries", TimesFewer("cifar10 conv", 100, "both")),
-    Claim("main", "CIFAR10 VGG11", "10× fewer queries to reach 75 %", TimesFewer("cifar10 vgg11", 10, 0.75)),
-    Claim(
-        "main",
-        "CIFAR10 VGG11",
-        "10× fewer, at the highest accuracy that both reach",
-        TimesFewer("cifar10 vgg11", 10, "both"),
-    ),
-    Claim("main", "CIFAR10 ResNet-18", "10× fewer queries to reach 75 %", TimesFewer("cifar10 resnet18", 10, 0.75)),
-    Claim(
-        "main",
-        "CIFAR10 ResNet-18",
-        "10× fewer, at the highest accuracy that both reach",
-        TimesFewer("cifar10 resnet18", 10, "both"),
-    ),
-    Claim("main", "MNIST SmoothGrad", "practically no difference from raw gradients", NoDifference("mnist")),
-    Claim(
-        "main",
-        "CIFAR10 SmoothGrad",
-        "practically no difference from raw gradients",
-        NoDifference("cifar10"),
-        "at σ_D maps hardly depend on the image: half of each is common to all, and those of 100 images have three "
-        "directions, where raw gradients have more than fifty (a table in docs/learned.md); with a tenth of that noise "
-        "they have forty and more, and students learn as much as from raw gradients (figure noise)",
-    ),
-    Claim(
-        "unknown-class", "MNIST 1-layer by 2-layer", "100× fewer queries", TimesFewer("mnist linear by two_layer", 100)
-    ),
-    Claim(
-        "unknown-class",
-        "MNIST 2-layer by 1-layer",
-        "10× fewer queries at first",
-        TimesFewer("mnist two_layer by linear", 10, "first"),
-    ),
-    Claim(
-        "unknown-class",
-        "MNIST 2-layer by conv",
-        "works much better than conv by 2-layer",
-        WorksBetter("mnist two_layer by conv", "mnist conv by two_layer"),
-        "the reverse works as well here: with 1,000 gradient queries both students are within 1.5 points of their "
-        "targets. Values correct what the gradients of another class cannot match: at λ = 10 the 2-layer student's "
-        "squared error is a third of that at λ = 0.1 (a table in docs/learned.md)",
-    ),
-    Claim(
-        "unknown-class",
-        "CIFAR10 ResNet-18 by VGG11",
-        "10× fewer queries",
-        TimesFewer("cifar10 resnet18 by vgg11", 10),
-        "at the accuracy of 1,000 gradient queries, a point below, it is more than eight times; students of another "
-        "class gain little from the next 9,000 gradients, and values catch up",
-    ),
-    Claim(
-        "unknown-class",
-        "CIFAR10 VGG11 by ResNet-18",
-        "gradients help very little",
-        HardlyAny("cifar10 vgg11 by resnet18"),
-    ),
-    Claim("gaussian", "MNIST 2-layer", "at least 1000× fewer queries", TimesFewer("mnist two_layer", 1000, "both")),
-    Claim("gaussian", "MNIST conv", "84 % with 10 gradient queries", AccuracyAt("mnist conv", GRADIENT, 10, 0.84)),
-    Claim(
-        "gaussian",
-        "MNIST conv",
-        "71 % with 10,000 membership",
-        AccuracyAt("mnist conv", MEMBERSHIP, 10_000, 0.71),
-        "probabilities are saturated at Gaussian inputs, and cross-entropy sees no more than them; the same answers "
-        "compared by logits give far more than the paper's 71 %, as the curve below shows",
-    ),
-    Claim(
-        "gaussian",
-        "CIFAR10 conv",
-        "50 % with 10 gradient queries",
-        AccuracyAt("cifar10 conv", GRADIENT, 10, 0.50),
-        "a third of the hidden units that images switch on are on at none of 1,000 Gaussian inputs, so that no "
-        "gradient there tells of them; MNIST's conv net has no such unit (a table in docs/learned.md)",
-    ),
-    Claim(
-        "gaussian", "CIFAR10 conv", "11 % with 10,000 membership", AccuracyAt("cifar10 conv", MEMBERSHIP, 10_000, 0.11)
-    ),
-    Claim(
-        "noise",
-        "CIFAR10 SmoothGrad, σ = 0.1 σ_D",
-        "practically no difference from raw gradients",
-        NoDifference("cifar10", LITTLE),
-    ),
-)
+_CHECKS = {check.__name__: check for check in (AsGoodAsTarget, AccuracyAt, TimesFewer, NoDifference, WorksBetter)}
+
+
+def _claim(figure: FigureName, subject: str, says: str, check: dict[str, Any], why_short: str = "") -> Claim:
+    return Claim(figure, subject, says, _CHECKS[check.pop("kind")](**check), why_short)
+
+
+# A line per claim; ``check``: a class of this module by its name, and its fields.
+_LINES = (Path(__file__).parent / "claims.jsonl").read_text("utf-8").splitlines()
+CLAIMS: tuple[Claim, ...] = tuple(_claim(**json.loads(line)) for line in _LINES)
 
 
 def findings(results: Mapping[FigureName, Results]) -> list[tuple[Claim, Finding]]:

@@ -86,7 +86,7 @@ def draw_curves(
             [*known.values()],
             [*known],
             loc="outside lower center",
-            ncols=columns + 2 if columns > 1 else 2,
+            ncols=max(columns, 2),
             frameon=False,
         )
         sheet.suptitle(f"{figure.title}\n", fontsize=12.5, x=0.01, ha="left")

@@ -1,6 +1,10 @@
-"""The results page: the paper's claims beside ours, the figures, and the numbers behind them. Markdown."""
+"""The results page: the paper's claims beside ours, and the figures, in Markdown; their points as CSV."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, fields
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -21,15 +25,27 @@ def page(
     names = [*results, *(["smoothgrad"] if maps else [])]
     commands = [f"relumine reproduce {name} --scale {scale.name}" for name in names]
     lines = [f"# The paper's experiments, scale {scale.name}", "", _wrapped(_sentence(scale.about)), ""]
-    lines += ["Made by", "", "```sh", *commands, "```", "", *_provenance(results)]
     lines += _claims(results, scale)
     for name, known in results.items():
-        lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), name), *_numbers(known)]
+        lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), f"{name}.csv", f"{name}.jsonl")]
+        lines += [*_targets(known), *_compared(known)]
         lines += _exact(exact) if name == "main" else []
     if maps:
-        drawn = _pictures(pictures.get("smoothgrad", ()), "smoothgrad")
+        drawn = _pictures(pictures.get("smoothgrad", ()), "smoothgrad.jsonl")
         lines += ["## Saliency maps by SmoothGrad", "", *drawn, *_maps(maps)]
+    lines += ["## Made by", "", "```sh", *commands, "```", "", *_provenance(results)]
     return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
+
+
+def numbers(results: Results) -> str:
+    """The points of a figure's curves, as CSV."""
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("panel", "target", "curve", "numbers per query", *(field.name for field in fields(MeasuredPoint))))
+    for panel, curve in product(results.figure.panels, results.figure.curves):
+        about = panel.name, results.target_accuracy(panel), curve.label, results.floats_per_query(panel, curve)
+        table.writerows((*about, *astuple(point)) for point in results.points(panel, curve))
+    return text.getvalue()
 
 
 def _sentence(text: str) -> str:
@@ -71,50 +87,34 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
     return ["## Claims", "", *_table(header, table), "", _wrapped(note), "", *told]
 
 
-def _numbers(results: Results) -> list[str]:
-    lines: list[str] = []
-    for panel in results.figure.panels:
-        table = list(_curves(results, panel))
-        if not table:
-            continue
-        budgets = [f"{budget:,}" for budget in panel.plan.budgets]
-        about = _about_target(results.target_accuracies(panel))
-        title = f"**{panel.title}**{about}: test accuracy (%) by number of queries, mean (lowest–highest seed)"
-        lines += [_wrapped(title), ""]
-        lines += [*_table(("queries", "numbers per query", *budgets), table), "", *_compared(results, panel)]
-    return lines
+def _targets(results: Results) -> list[str]:
+    """How accurate the targets are."""
+    told = [f"{panel.title} {_percent(results.target_accuracies(panel))}" for panel in results.figure.panels]
+    return [_wrapped(f"Accuracy of the targets: {'; '.join(told)}."), ""]
 
 
-def _about_target(accuracies: Sequence[float]) -> str:
+def _percent(accuracies: Sequence[float]) -> str:
     if len(accuracies) < 2:
-        return "".join(f", target {100 * accuracy:.1f} %" for accuracy in accuracies)
+        return "".join(f"{100 * accuracy:.1f} %" for accuracy in accuracies) or "unknown"
     # Those of one recipe are so close that a digit more tells them apart.
     first, *others = (f"{100 * accuracy:.2f} %" for accuracy in accuracies)
-    return f", target {first} (trained anew for some rows: {', '.join(others)})"
+    return f"{first} (trained anew for some rows: {', '.join(others)})"
 
 
-def _compared(results: Results, panel: Panel) -> list[str]:
+def _compared(results: Results) -> list[str]:
     """Beside many kinds of access: how many queries each needs to come as close to the target as the others."""
-    if results.figure.name != "access":
-        return []
+    panels = results.figure.panels if results.figure.name == "access" else ()
+    return [line for panel in panels for line in _needed(results, panel)]
+
+
+def _needed(results: Results, panel: Panel) -> list[str]:
     curves = {curve.label: results.points(panel, curve) for curve in results.figure.curves}
+    if not curves[GRADIENT.label]:
+        return []
     level = reconstructed_level(results, panel, curves[GRADIENT.label])
     needed = {label: queries_to_reach(points, level) for label, points in curves.items() if points}
     words = [f"{label}: {'never' if queries is None else f'{queries:,.0f}'}" for label, queries in needed.items()]
-    return [_wrapped(f"Queries to reach {100 * level:.1f} %: {'; '.join(words)}."), ""]
-
-
-def _curves(results: Results, panel: Panel) -> Iterator[tuple[str, ...]]:
-    for curve in results.figure.curves:
-        points = {point.budget: point for point in results.points(panel, curve)}
-        if points:
-            numbers = results.floats_per_query(panel, curve)
-            cells = [_cell(points.get(budget)) for budget in panel.plan.budgets]
-            yield curve.label, "–" if numbers is None else f"{numbers:,.0f}", *cells
-
-
-def _cell(point: MeasuredPoint | None) -> str:
-    return "–" if point is None else f"{100 * point.mean:.1f}{point.spread}"
+    return [_wrapped(f"{panel.title}, queries to reach {100 * level:.1f} %: {'; '.join(words)}."), ""]
 
 
 def _exact(records: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -140,11 +140,12 @@ def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
     return [*_table(header, [tuple(f"{row[name]}" for name in names) for row in maps]), ""]
 
 
-def _pictures(paths: Sequence[Path], name: str) -> list[str]:
-    """The pictures of a figure, and the rows behind them."""
+def _pictures(paths: Sequence[Path], *data: str) -> list[str]:
+    """The pictures of a figure, and the files with what they show."""
     drawn = [f"![{path.stem}]({path.as_posix()})\n" for path in paths if path.suffix == ".png"]
-    rows = [path.with_name(f"{name}.jsonl") for path in paths[:1]]
-    return [*drawn, *(f"Rows: [{path.name}]({path.as_posix()})\n" for path in rows)]
+    files = [path.with_name(name) for path in paths[:1] for name in data]
+    links = ", ".join(f"[{path.name}]({path.as_posix()})" for path in files)
+    return [*drawn, *([f"Data: {links}.\n"] if links else [])]
 
 
 def _failures(results: Mapping[FigureName, Results]) -> list[str]:

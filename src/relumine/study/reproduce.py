@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 from relumine.errors import MisuseError
 from relumine.jobs.engines import Engine, Lost
 from relumine.jobs.provenance import provenance, versions
-from relumine.study import needs
 from relumine.study.claims import Claim, Finding, findings
 from relumine.study.designs import CURVES, FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
-from relumine.study.exact import EXACT, exact_record
 from relumine.study.experiment import Experiment, Row, Target, key_of
 from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, draw_maps
-from relumine.study.page import page
+from relumine.study.page import numbers, page
 from relumine.study.results import Results
-from relumine.study.runner import StudyProgress, run_study
+from relumine.study.runner import RunStore, StudyProgress, run_study
 from relumine.study.saliency import Maps, MapsWanted, saliency_maps
 from relumine.study.screen import StudyWatch
-from relumine.study.store import RunStore
-from relumine.study.trial import material
+from relumine.study.trial import EXACT, exact_record, material
+from relumine.text import plural
 from relumine.zoo.cache import replacing
 
 if TYPE_CHECKING:
@@ -99,15 +97,17 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _draw(scale: Scale, out: Path, folder: Path) -> list[Path]:
-    """Draw every figure of which there are rows in ``out``."""
+    """Draw every figure of which there are rows in ``out``, and write its points."""
     subtitle = f"scale {scale.name}; band: lowest to highest seed"
     exact = _exact_queries(scale, out)
-    return [
-        path
-        for name, known in _known(scale, out).items()
-        for view in ((ACCURACY, AGREEMENT, FLOATS) if name == "main" else (ACCURACY,))
-        for path in draw_curves(known, folder, subtitle, view=view, exact=exact if name == "main" else {})
-    ]
+    written: list[Path] = []
+    for name, known in _known(scale, out).items():
+        for view in (ACCURACY, AGREEMENT, FLOATS) if name == "main" else (ACCURACY,):
+            written += draw_curves(known, folder, subtitle, view=view, exact=exact if name == "main" else {})
+        points = folder / f"{name}.csv"
+        points.write_text(numbers(known), "utf-8")
+        written.append(points)
+    return written
 
 
 def _text(scale: Scale, out: Path, path: Path) -> str:
@@ -173,8 +173,9 @@ def _announce(experiments: list[Experiment], store: RunStore, engine: Engine, co
     """Say what is coming before it takes hours."""
     finished = store.finished()
     todo = [experiment for experiment in experiments if experiment.key not in finished]
-    targets = {key_of(experiment.target): experiment.target for experiment in todo}
-    console.print(needs.note(todo, [*targets.values()], engine.workers), highlight=False, soft_wrap=True)
+    targets = {key_of(experiment.target) for experiment in todo}
+    coming = f"{plural(len(todo), 'experiment')} and {plural(len(targets), 'target')} to go, {engine.workers} at a time"
+    console.print(coming if todo else "nothing left to run", highlight=False, soft_wrap=True)
     strangers = [row for row in store.rows(experiments) if not row.failed and row.provenance.versions != versions()]
     if strangers:
         console.print(

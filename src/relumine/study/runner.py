@@ -1,7 +1,7 @@
 """The runner: experiments in, rows out, each in the store as soon as it is there."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -9,9 +9,24 @@ from pathlib import Path
 
 from relumine.errors import MisuseError
 from relumine.jobs.engines import Engine, Lost
+from relumine.jobs.store import Store
 from relumine.study.experiment import Experiment, Row, Target, key_of
-from relumine.study.store import RunStore
 from relumine.study.trial import asker, failed_row, material, run_experiment, train_target, training_settings
+
+
+class RunStore(Store):
+    """The rows of a study, one per experiment."""
+
+    application = 0x72656C73  # "rels" in ASCII
+
+    def keep(self, row: Row) -> None:
+        """Write a row; it takes the place of an earlier one of the same experiment."""
+        self.put(row.experiment.key, row.to_json(), failed=row.failed)
+
+    def rows(self, experiments: Iterable[Experiment]) -> list[Row]:
+        """The rows of those experiments that have one, in the order of the experiments."""
+        known = self.texts()
+        return [Row.from_json(known[e.key]) for e in experiments if e.key in known]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,9 @@ _GAUSSIAN_SEED = 1807
 
 # Inputs held as float64 rows at once.
 _ROWS_AT_ONCE = 500
+
+# The networks for which there is an exact method that takes few queries.
+EXACT = ("linear", "two_layer")
 
 Predict = Callable[[Array], Array]
 
@@ -215,3 +218,19 @@ def explanation(access: Access, deviation: float) -> "Explanation":
     from relumine.explain.methods import explanation_of
 
     return explanation_of(map_kind(access.explanation).smoothed_by((access.sigma or 0) * deviation), access.samples)
+
+
+def exact_record(target: Target) -> dict[str, Any]:
+    """Reconstruct a target exactly, with gradients of its logits; what it took, verification included."""
+    from relumine.oracle.torch import TorchOracle
+    from relumine.reconstruct.auto import Auto
+
+    shape = material(target.data, target.standardise).split.shape
+    result = Auto()(TorchOracle(target_module(target), input_shape=shape, gradients="all", values="logits"), 0)
+    return {
+        "target": asdict(target),
+        "outcome": result.outcome.name,
+        "hidden": list(result.hidden),
+        **result.spent.counts,
+        "provenance": asdict(provenance(0)),
+    }

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from relumine.zoo.training import Card as Card
     from relumine.zoo.training import Trained as Trained
     from relumine.zoo.training import Training as Training
-    from relumine.zoo.training import TrainingProgress as TrainingProgress
     from relumine.zoo.training import trained as trained
 
 _HOMES = {
     "data": "Dataset Examples Split dataset gaussian_inputs",
     "networks": "NETWORKS network",
-    "training": "Card Trained Training TrainingProgress trained",
+    "training": "Card Trained Training trained",
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 

@@ -5,7 +5,7 @@ import json
 import platform
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -64,15 +64,6 @@ TRAINING = {
 
 
 @dataclass(frozen=True)
-class TrainingProgress:
-    """The progress of a training."""
-
-    step: int
-    steps: int
-    loss: float
-
-
-@dataclass(frozen=True)
 class Card:
     """What a trained target is: ``recipe`` holds all that its weights follow from, the rest is what came out."""
 
@@ -101,7 +92,6 @@ def trained(
     settings: Training | None = None,
     options: Mapping[str, Any] | None = None,
     cache: Path | None = None,
-    watch: Callable[[TrainingProgress], None] | None = None,
 ) -> Trained:
     """The network ``name`` trained on ``split.train``; from the cache if it was trained so before.
 
@@ -117,7 +107,7 @@ def trained(
         return Trained(module.eval(), card, reused=True)
     module = _fresh(recipe)
     start = time.perf_counter()
-    _train(module, split, seed, settings, watch)
+    _train(module, split, seed, settings)
     weights = save_tensors(module.state_dict())
     card = Card(
         recipe=recipe,
@@ -179,9 +169,7 @@ def _digest(recipe: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 
 
-def _train(
-    module: nn.Module, split: Split, seed: int, settings: Training, watch: Callable[[TrainingProgress], None] | None
-) -> None:
+def _train(module: nn.Module, split: Split, seed: int, settings: Training) -> None:
     examples = split.train
     if not len(examples) or not 0 <= examples.labels.min() <= examples.labels.max() < split.classes:
         raise MisuseError(f"trained: expected examples with labels from 0 to {split.classes - 1}")
@@ -204,8 +192,8 @@ def _train(
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-        if step % 20 == 0 or step == settings.steps:
-            _report(step, settings, loss.item(), watch)
+        if (step % 20 == 0 or step == settings.steps) and not np.isfinite(loss.item()):
+            raise MisuseError(f"training diverged at step {step} (loss {loss}); lower the learning rate of {settings}")
     module.to("cpu")
     module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     module.eval()
@@ -222,13 +210,6 @@ def _optimiser(module: nn.Module, settings: Training) -> torch.optim.Optimizer:
     if settings.optimiser == "adam":
         return torch.optim.AdamW(module.parameters(), rate, weight_decay=decay)
     return torch.optim.SGD(module.parameters(), rate, momentum=_MOMENTUM, weight_decay=decay)
-
-
-def _report(step: int, settings: Training, loss: float, watch: Callable[[TrainingProgress], None] | None) -> None:
-    if not np.isfinite(loss):
-        raise MisuseError(f"training diverged at step {step} (loss {loss}); lower the learning rate of {settings}")
-    if watch is not None:
-        watch(TrainingProgress(step, settings.steps, loss))
 
 
 class _Order:
