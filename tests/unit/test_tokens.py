@@ -15,61 +15,13 @@ from relumine.cli import app
 from relumine.oracle.metering.metered import Metered
 from relumine.oracle.tokens import TokenOracle
 from relumine.targets import load_target
-
-GOOD, BAD, PLAIN = (tuple(f"{word}{i}" for i in range(60)) for word in ("good", "bad", "word"))
-
-
-def texts(count: int, seed: int) -> tuple[list[str], np.ndarray]:
-    """Sentences of plain words with a few that count, and whether the good ones prevail."""
-    rng = np.random.default_rng(seed)
-    found, labels = [], []
-    while len(found) < count:
-        words = [*rng.choice(PLAIN, rng.integers(2, 8)), *rng.choice(GOOD + BAD, rng.integers(1, 5))]
-        balance = sum((word in GOOD) - (word in BAD) for word in words)
-        if balance:
-            found.append(" ".join(rng.permutation(words)))
-            labels.append(int(balance > 0))
-    return found, np.array(labels)
+from text_classifier import agreements, texts, write_classifier
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small BERT, trained, its tokenizer, and a table of texts that it was not trained on."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import BertConfig, BertForSequenceClassification
-
     folder = tmp_path_factory.mktemp("texts")
-    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
-    vocabulary = {word: i for i, word in enumerate((*special, *GOOD, *BAD, *PLAIN))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(vocabulary), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=20, hidden_dropout_prob=0, id2label={0: "negative", 1: "positive"},
-        label2id={"negative": 0, "positive": 1}, pad_token_id=0,
-    )  # fmt: skip
-    model = BertForSequenceClassification(config)
-    sentences, labels = texts(2000, seed=1)
-    tokenizer.enable_padding(pad_id=0)
-    ids = torch.tensor([one.ids for one in tokenizer.encode_batch(sentences)])
-    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    generator = torch.Generator().manual_seed(0)
-    for _ in range(300):
-        some = torch.randint(len(ids), (64,), generator=generator)
-        output = model(input_ids=ids[some], attention_mask=(ids[some] != 0).long(), labels=torch.tensor(labels)[some])
-        output.loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    model.eval().save_pretrained(folder / "bert")
-    tokenizer.save(str(folder / "bert" / "tokenizer.json"))
-    sentences, labels = texts(800, seed=2)
-    names = ["positive" if label else "negative" for label in labels]
-    rows = "".join(f"{sentence},{name}\n" for sentence, name in zip(sentences, names, strict=True))
-    (folder / "reviews.csv").write_text(f"text,label\n{rows}")
+    write_classifier(folder)
     return folder
 
 
@@ -133,19 +85,6 @@ def test_input_times_gradient_is_the_slope_of_a_token_s_embedding(oracle):
         change.append(oracle(row, gradients=False).values[0])
     weight[token] = before
     np.testing.assert_allclose(maps[:, 1], (change[0] - change[1]) / (2 * step), rtol=0.05, atol=1e-3)
-
-
-def agreements(oracle: TokenOracle, budget: int, seed: int) -> dict[str, float]:
-    """Of the best attack at each level, on fresh texts."""
-    pool, test = (oracle.encode(texts(count, seed=100 + seed + i)[0]) for i, count in enumerate((400, 600)))
-    truth = oracle(test, gradients=False).values.argmax(axis=1)
-    found = {}
-    for name in ("label", "logits", "token-gradients", "token-integrated-gradients"):
-        shown = LEVELS[name].of(oracle)
-        attack = attacks_for(name, shown.offer)[0]
-        clone = attack(Metered(shown, budget=budget), budget, seed, pool)
-        found[name] = float(np.mean(clone.predict(test).argmax(axis=1) == truth))
-    return found
 
 
 @pytest.mark.parametrize("seed", range(3))

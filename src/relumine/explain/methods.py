@@ -9,6 +9,7 @@ a student's loss needs.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
@@ -278,7 +279,7 @@ def explanation_of(kind: MapKind, gradients: int | None = None) -> Explanation:
     return AbsoluteGradient() if kind == MapKind(magnitudes=True) else Gradient()
 
 
-def outputs(module: "torch.nn.Module", inputs: "Tensor", of: Of) -> "Tensor":
+def outputs(module: "Callable[[Tensor], Tensor]", inputs: "Tensor", of: Of) -> "Tensor":
     """What the module answers, n×K, as logits, probabilities or log-probabilities."""
     import torch
     from torch.nn import functional
