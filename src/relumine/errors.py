@@ -2,6 +2,7 @@
 
 RelumineError
 ├── MisuseError            the call cannot work as written: shapes, options, an offer that a method cannot use
+│   └── DivergedError          a student's fit leads nowhere, however slowly it learns
 ├── TargetError            a model file or factory cannot be loaded
 ├── DataError              a dataset cannot be found, downloaded or read
 ├── OracleError            the oracle broke its word
@@ -25,6 +26,10 @@ class RelumineError(Exception):
 
 class MisuseError(RelumineError):
     """The call cannot work as written."""
+
+
+class DivergedError(MisuseError):
+    """Fitting a student leads nowhere, however slowly it learns."""
 
 
 class TargetError(RelumineError):

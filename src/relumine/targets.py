@@ -22,7 +22,7 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +32,7 @@ import numpy as np
 
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError
+from relumine.formats.loaded import width_of_first_layer
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
 from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
 from relumine.oracle.base import GradientKind, Offer, Oracle, ValueKind
@@ -49,6 +50,17 @@ _FORMS = (
     ".ubj), a LightGBM model (.txt), a model of MLflow's (models:/…, runs:/…, its folder), a transformers classifier "
     "(a folder of save_pretrained, hf://org/model), or a server's address (http://…)"
 )
+# By the ending of a file: the module of formats/ that reads it, and its function of the path and --input-shape.
+_READERS = {
+    ".skops": ("estimator", "load_skops"),
+    ".pt": ("torchscript", "load_torchscript"),
+    ".ts": ("torchscript", "load_torchscript"),
+    ".pt2": ("exported", "load_exported"),
+    ".onnx": ("onnx_module", "load_onnx"),
+    ".json": ("xgboost_file", "load_xgboost"),
+    ".ubj": ("xgboost_file", "load_xgboost"),
+    ".txt": ("lightgbm_file", "load_lightgbm"),
+}
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
 
 
@@ -92,7 +104,7 @@ def load_target(
         return _from_mlflow(text, options)
     if text.startswith(SCHEME) or is_pretrained(Path(text)):
         return _from_pretrained(downloaded(text) if text.startswith(SCHEME) else Path(text), options)
-    if suffix in _LOADERS:
+    if suffix == ".safetensors" or suffix in _READERS:
         return _from_file(_existing(text), suffix, options, factory)
     if suffix in _PICKLES:
         raise TargetError(f"{text}: {_no_pickle('this kind of file')}")
@@ -131,7 +143,14 @@ def _digest(path: Path) -> str:
 
 def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -> Oracle:
     try:
-        return _LOADERS[suffix](path, options, factory)
+        if suffix == ".safetensors":
+            return _from_safetensors(path, options, factory)
+        if suffix == ".onnx" and (trees := _onnx_trees(path, options)) is not None:
+            return trees
+        module, reader = _READERS[suffix]
+        with _quiet():
+            loaded = getattr(importlib.import_module(f"relumine.formats.{module}"), reader)(path, options.input_shape)
+            return _oracle(loaded.model, options.within(loaded.input_shape), path)
     except RelumineError:
         raise
     except Exception as error:
@@ -245,19 +264,13 @@ def _torch_oracle(module: "torch.nn.Module", options: Options, text: object) -> 
     from relumine.oracle.torch import TorchOracle
 
     said = options.given()
-    shape = said.pop("input_shape", None) or _width_of_first_layer(module)
+    shape = said.pop("input_shape", None) or width_of_first_layer(module)
     if shape is None:
         raise TargetError(f"{text}: the shape of one input is not written there; say it, e.g. --input-shape 1,28,28")
     try:
         return TorchOracle(module, input_shape=shape, **said)
     except RelumineError as error:
         raise TargetError(f"{text}: with inputs of shape {shape}: {error}") from error
-
-
-def _width_of_first_layer(module: "torch.nn.Module") -> tuple[int, ...] | None:
-    """(d,) where the first parameter is the matrix of a fully connected layer."""
-    first = next(module.parameters(), None)
-    return (first.shape[1],) if first is not None and first.ndim == 2 else None
 
 
 def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle:
@@ -285,12 +298,6 @@ def _with_gradients(estimator: object, said: dict[str, Any]) -> Oracle:
     return SklearnOracle(estimator, **said)
 
 
-def _from_skops(path: Path, options: Options, _: str | None) -> Oracle:
-    from relumine.formats.estimator import load_skops
-
-    return _oracle(load_skops(path).model, options, path)
-
-
 def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:
     if factory is None:
         network = load(path)
@@ -308,45 +315,15 @@ def _from_safetensors(path: Path, options: Options, factory: str | None) -> Orac
     return _torch_oracle(module, options, path)  # type: ignore[arg-type]
 
 
-def _from_xgboost(path: Path, options: Options, _: str | None) -> Oracle:
-    from relumine.formats.xgboost_file import load_xgboost
-
-    return _oracle(load_xgboost(path).model, options, path)
-
-
-def _from_lightgbm(path: Path, options: Options, _: str | None) -> Oracle:
-    from relumine.formats.lightgbm_file import load_lightgbm
-
-    return _oracle(load_lightgbm(path).model, options, path)
-
-
-def _from_onnx(path: Path, options: Options, _: str | None) -> Oracle:
+def _onnx_trees(path: Path, options: Options) -> Oracle | None:
+    """The oracle of a file with operators of scikit-learn's kind."""
     from relumine.formats.onnx_trees import is_of_scikit_learn, load_onnx_trees
 
-    if is_of_scikit_learn(path):
-        if options.gradients not in (None, "none"):
-            raise TargetError(f"{path}: operators of scikit-learn's kind have no gradients; leave --gradients out")
-        return load_onnx_trees(path, options.values)
-    from relumine.formats.onnx_module import load_onnx
-
-    loaded = load_onnx(path, options.input_shape)
-    return _oracle(loaded.model, options.within(loaded.input_shape), path)
-
-
-def _from_torchscript(path: Path, options: Options, _: str | None) -> Oracle:
-    from relumine.formats.torchscript import load_torchscript
-
-    with _quiet():
-        loaded = load_torchscript(path, options.input_shape)
-        return _oracle(loaded.model, options.within(loaded.input_shape), path)
-
-
-def _from_exported(path: Path, options: Options, _: str | None) -> Oracle:
-    from relumine.formats.exported import load_exported
-
-    with _quiet():
-        loaded = load_exported(path, options.input_shape)
-        return _oracle(loaded.model, options.within(loaded.input_shape), path)
+    if not is_of_scikit_learn(path):
+        return None
+    if options.gradients not in (None, "none"):
+        raise TargetError(f"{path}: operators of scikit-learn's kind have no gradients; leave --gradients out")
+    return load_onnx_trees(path, options.values)
 
 
 def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
@@ -408,16 +385,3 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             logging.disable(logging.NOTSET)
-
-
-_LOADERS: dict[str, Callable[[Path, Options, str | None], Oracle]] = {
-    ".skops": _from_skops,
-    ".safetensors": _from_safetensors,
-    ".pt": _from_torchscript,
-    ".ts": _from_torchscript,
-    ".pt2": _from_exported,
-    ".onnx": _from_onnx,
-    ".json": _from_xgboost,
-    ".ubj": _from_xgboost,
-    ".txt": _from_lightgbm,
-}

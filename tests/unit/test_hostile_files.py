@@ -49,57 +49,45 @@ def load(path):
             print(path, "took too long")
 """
 
-HOSTILE = """
-folder = Path.cwd()
-canary, count = folder / "canary", 0
-for name, content in files.hostile_files(canary):
-    path = folder / name
-    path.write_bytes(content)
-    try:
-        load(str(path))
-        print(name, "was loaded")
-    except rl.TargetError as error:
-        if name not in str(error) or len(str(error)) < len(str(path)) + 20 or "MemoryError" in str(error):
-            print(name, "no reason in", error)
-    except BaseException as error:
-        print(name, type(error).__name__, error)
-    if canary.exists():
-        print(name, "ran")
-        canary.unlink()
-    path.unlink()
-    count += 1
-print("tried", count)
+REFUSED = """
+import shutil
+
+def write(path, content):
+    if isinstance(content, bytes):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    else:
+        for inside, part in content.items():
+            write(path / inside, part)
+
+def refuse(cases, canary):
+    count = 0
+    for count, (name, content) in enumerate(cases, 1):
+        path = Path.cwd() / name
+        write(path, content)
+        try:
+            load(str(path))
+            print(name, "was loaded")
+        except rl.TargetError as error:
+            if name not in str(error) or len(str(error)) < len(str(path)) + 20 or "MemoryError" in str(error):
+                print(name, "no reason in", error)
+        except BaseException as error:
+            print(name, type(error).__name__, error)
+        if canary.exists():
+            print(name, "ran")
+            canary.unlink()
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    print("tried", count)
+
+canary = Path.cwd() / "canary"
 """
 
-FOLDERS = """
-import shutil
-folder = Path.cwd()
-canary, count = folder / "canary", 0
+HOSTILE = f"{REFUSED}refuse(files.hostile_files(canary), canary)"
 
-def write(path, contents):
-    for inside, content in contents.items():
-        (path / inside).parent.mkdir(parents=True, exist_ok=True)
-        (path / inside).write_bytes(content)
-
-write(folder / "honest", files.honest_folder())
-load(str(folder / "honest"))  # what is refused below is not refused for being a folder
-for name, contents in files.hostile_folders(canary):
-    path = folder / name
-    write(path, contents)
-    try:
-        load(str(path))
-        print(name, "was loaded")
-    except rl.TargetError as error:
-        if name not in str(error) or len(str(error)) < len(str(path)) + 20 or "MemoryError" in str(error):
-            print(name, "no reason in", error)
-    except BaseException as error:
-        print(name, type(error).__name__, error)
-    if canary.exists():
-        print(name, "ran")
-        canary.unlink()
-    shutil.rmtree(path)
-    count += 1
-print("tried", count)
+FOLDERS = f"""{REFUSED}
+write(Path.cwd() / "honest", files.honest_folder())
+load(str(Path.cwd() / "honest"))  # what is refused below is not refused for being a folder
+refuse(files.hostile_folders(canary), canary)
 """
 
 DAMAGED = """

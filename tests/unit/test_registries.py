@@ -273,11 +273,57 @@ def test_pickled_weights_are_refused(images, tmp_path):
         load_target(str(folder))
 
 
-def test_the_hub_without_a_network_is_said(monkeypatch, tmp_path):
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    """An image classifier whose weights are in several files."""
+    from transformers import AutoModelForImageClassification, ResNetConfig
+
+    config = ResNetConfig(num_channels=1, embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic")
+    config.image_size = 8
+    module = AutoModelForImageClassification.from_config(config)
+    module.save_pretrained(tmp_path / "model", max_shard_size="2KB")
+    assert len(list((tmp_path / "model").glob("*.safetensors"))) > 1
+    return tmp_path / "model"
+
+
+def test_weights_in_several_files_are_read(sharded):
+    assert load_target(str(sharded)).offer.inputs == (1, 8, 8)
+
+
+def test_an_index_that_names_a_file_outside_its_folder_is_refused(sharded):
+    index = sharded / "model.safetensors.index.json"
+    said = json.loads(index.read_text())
+    moved = next(iter(said["weight_map"].values()))
+    (sharded / moved).rename(sharded.parent / moved)
+    said["weight_map"] = {name: f"../{file}" if file == moved else file for name, file in said["weight_map"].items()}
+    index.write_text(json.dumps(said))
+    with pytest.raises(rl.TargetError, match=r"index\.json: expected names of .* in its own folder, got '\.\./"):
+        load_target(str(sharded))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch) -> Path:
+    """Where the Hub's client keeps what it downloaded, without a network."""
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("revision", ["", "@main", f"@{'a' * 40}"])
+def test_a_model_of_the_hub_is_audited_from_the_cache(images, cache, monkeypatch, revision):
+    kept = cache / "models--somebody--resnet"
+    shutil.copytree(images / "resnet", kept / "snapshots" / ("a" * 40))
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("a" * 40)
+    monkeypatch.chdir(images)
+    address = f"hf://somebody/resnet{revision}"
+    found = audited(address, "digits.npz", "--levels", "logits", "--student", "two_layer", "--run", str(cache / "run"))
+    assert (found["about"]["target"], found["about"]["input_shape"]) == (address, [1, 8, 8])
+
+
+def test_the_hub_without_a_network_is_said(cache):
     with pytest.raises(rl.TargetError, match=r"hf://nobody/none: cannot be downloaded .*folder"):
         load_target("hf://nobody/none")
     for wrong in ("hf://none", "hf://a/b/c", "hf://a/b;c"):

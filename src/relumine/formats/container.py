@@ -1,5 +1,6 @@
 """Zip archives that nobody vouches for: read into memory within limits, before anybody else parses them."""
 
+import io
 import re
 import stat
 import zipfile
@@ -29,6 +30,15 @@ def unpacked(path: Path, expected: str) -> dict[str, bytes]:
         raise
     except Exception as error:  # zipfile raises many kinds
         raise TargetError(f"{path}: expected {expected}, got a damaged archive ({error})") from error
+
+
+def packed(parts: dict[str, bytes]) -> bytes:
+    """An archive of what was looked at, and nothing else."""
+    copy = io.BytesIO()
+    with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
+        for name, content in parts.items():
+            target.writestr(name, content)
+    return copy.getvalue()
 
 
 def without_root(parts: dict[str, bytes]) -> dict[str, bytes]:

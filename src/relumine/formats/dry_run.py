@@ -1,11 +1,10 @@
 """A dry run: every operation of a module without its numbers, so that absurd sizes show before they are allocated."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -19,12 +18,14 @@ _MOST_MULTIPLICATIONS = 2**37
 _MOST_OPERATIONS = 200_000
 
 
-def dry_run(forward: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> None:
-    """Call ``forward`` with one input of this shape that has no numbers."""
+def dry_run(module: nn.Module, shape: tuple[int, ...], path: Path) -> None:
+    """Call the module with one input of this shape that has no numbers, in the precision of its first weights."""
+    tensors = [*module.parameters(), *module.buffers()]
+    dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
     try:
         example = torch.empty(1, *shape, dtype=dtype, device="meta")
         with torch.no_grad(), _MetaDevice():
-            outputs = forward(example)
+            outputs = module(example)
     except RelumineError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:

@@ -5,7 +5,6 @@ are checked or built anew before anybody asks them: a child beyond the last node
 """
 
 import io
-import zipfile
 from collections.abc import Iterator
 from importlib import import_module
 from math import prod
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from relumine.errors import TargetError
-from relumine.formats.container import unpacked
+from relumine.formats.container import packed, unpacked
 from relumine.formats.loaded import Loaded
 from relumine.formats.trees import check_tree
 
@@ -32,7 +31,7 @@ _PARTS = {
 }
 
 
-def load_skops(path: Path) -> Loaded:
+def load_skops(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
     """The estimator of a .skops file, or a TargetError."""
     import skops.io
 
@@ -42,18 +41,15 @@ def load_skops(path: Path) -> Loaded:
     for name, content in parts.items():
         if name.endswith(".npy"):
             _check_array(path, name, content)
-    copy = io.BytesIO()
-    with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
-        for name, content in parts.items():
-            target.writestr(name, content)
-    types = skops.io.get_untrusted_types(data=copy.getvalue())
+    copy = packed(parts)
+    types = skops.io.get_untrusted_types(data=copy)
     strange = [name for name in types if not _is_known(name)]
     if strange:
         raise TargetError(
             f"{path}: expected scikit-learn's own types only, got {', '.join(strange)}; "
             "write a factory that loads it: package.module:factory"
         )
-    model = skops.io.loads(copy.getvalue(), trusted=types)
+    model = skops.io.loads(copy, trusted=types)
     try:
         for part in _parts(model, set()):
             _checked(part)

@@ -98,8 +98,7 @@ def load_exported(path: Path, input_shape: tuple[int, ...] | None = None) -> Loa
         )
     shape = input_shape or (None if None in rest else tuple(size for size in rest if size is not None))
     if shape is not None:
-        dtype = next((tensor.dtype for tensor in module.buffers() if tensor.is_floating_point()), torch.float64)
-        dry_run(module, shape, dtype, path)
+        dry_run(module, shape, path)
     return Loaded(module.eval(), shape)
 
 

@@ -21,7 +21,7 @@ _OF_NODES = ("split_feature", "threshold", "decision_type", "left_child", "right
 _OF_LEAVES = ("leaf_value",)
 
 
-def load_lightgbm(path: Path) -> Loaded:
+def load_lightgbm(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
     """The trees of a text file, or a TargetError."""
     from relumine.oracle.boosted import of_lightgbm
 

@@ -74,7 +74,7 @@ def load_onnx(path: Path, input_shape: tuple[int, ...] | None = None) -> Loaded:
     shape = input_shape or _shape(graph, path)
     module = OnnxModule(graph).eval()
     if shape is not None:
-        dry_run(module, shape, getattr(torch, graph.dtype), path)
+        dry_run(module, shape, path)
         _compare(module, graph, shape, path)
     return Loaded(module, shape)
 

@@ -28,6 +28,7 @@ _REPOSITORY = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _NEEDED = (CONFIG, "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "preprocessor_config.json")
 _KINDS = {"ForImageClassification": "image", "ForSequenceClassification": "text"}
 _MOST_CONFIG = 2**20
+_MOST_INDEX = 16 * 2**20  # some 100 bytes for each tensor
 # Fields of a configuration that bring code, other libraries or other models along.
 _REFUSED = ("auto_map", "quantization_config", "custom_pipelines")
 # Longest text that is asked, in tokens, unless --input-shape says otherwise.
@@ -103,11 +104,11 @@ def _require_transformers(target: object) -> None:
         raise TargetError(f"{target}: needs transformers: pip install 'relumine[transformers]'")
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _config(path: Path, *, most: int = _MOST_CONFIG) -> dict[str, Any]:
     """A JSON object of a folder, of moderate size."""
     try:
-        if path.stat().st_size > _MOST_CONFIG:
-            raise TargetError(f"{path}: expected at most {_MOST_CONFIG:,} bytes, got {path.stat().st_size:,}")
+        if path.stat().st_size > most:
+            raise TargetError(f"{path}: expected at most {most:,} bytes, got {path.stat().st_size:,}")
         said = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise TargetError(f"{path}: expected JSON, got {one_line(error)}") from error
@@ -142,11 +143,23 @@ def _sizes(folder: Path) -> dict[str, int]:
             f"{folder}: expected weights in .safetensors files, got none; pickled weights (.bin) may run any code: "
             "save the model again with model.save_pretrained(folder)"
         )
+    for index in folder.glob("*.safetensors.index.json"):
+        _check_index(index, {file.name for file in files})
     sizes: dict[str, int] = {}
     for file in files:
         with _named(file), safe_open(file, "pt") as opened:
             sizes |= {name: math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     return sizes
+
+
+def _check_index(path: Path, files: set[str]) -> None:
+    """An index of sharded weights names files beside it and no others, which transformers does not ask for."""
+    named = _config(path, most=_MOST_INDEX).get("weight_map")
+    if not isinstance(named, dict):
+        raise TargetError(f"{path}: expected weight_map, a file's name for each tensor, got {type(named).__name__}")
+    odd = next((name for name in named.values() if not isinstance(name, str) or name not in files), None)
+    if odd is not None:
+        raise TargetError(f"{path}: expected names of .safetensors files in its own folder, got {odd!r}"[:400])
 
 
 def _module(folder: Path, said: dict[str, Any], kind: str, sizes: dict[str, int]) -> "torch.nn.Module":

@@ -13,7 +13,6 @@ import io
 import pickle
 import pickletools
 import re
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,9 @@ import torch
 
 from relumine.errors import TargetError
 from relumine.formats.aten import SCRIPT_OPERATIONS
-from relumine.formats.container import unpacked, without_root
+from relumine.formats.container import packed, unpacked, without_root
 from relumine.formats.dry_run import dry_run
-from relumine.formats.loaded import Loaded
+from relumine.formats.loaded import Loaded, width_of_first_layer
 from relumine.text import one_line
 
 _KEPT = re.compile(r"(data|constants)\.pkl|(data|constants)/\d+|code/.+\.py|version|byteorder|\.data/[\w.]+")
@@ -67,23 +66,22 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
     parts = without_root(unpacked(path, "a TorchScript file"))
     _require_torchscript(parts, path)
     kept = {name: content for name, content in parts.items() if _KEPT.fullmatch(name)}
+    archive = packed({f"archive/{name}": content for name, content in kept.items()})
     try:
         for name in ("data.pkl", "constants.pkl"):
             _check_pickle(kept[name], name.partition(".")[0], kept)
         for name, content in kept.items():
             if name.startswith("code/"):
                 _check_source(content.decode())
-        module = torch.jit.load(_archive(kept), map_location="cpu")  # type: ignore[no-untyped-call]
+        module = torch.jit.load(io.BytesIO(archive), map_location="cpu")  # type: ignore[no-untyped-call]
         _check_graphs(module._c)
-        shape = input_shape or _width(module)
+        shape = input_shape or width_of_first_layer(module)
     except TargetError as error:
         raise TargetError(f"{path}: {error}") from error
     except Exception as error:
         raise TargetError(f"{path}: torch cannot read this TorchScript file ({one_line(error)})") from error
     if shape is not None:
-        tensors = [*module.parameters(), *module.buffers()]
-        dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
-        dry_run(module, shape, dtype, path)
+        dry_run(module, shape, path)
     return Loaded(module, shape)
 
 
@@ -98,22 +96,6 @@ def _require_torchscript(parts: dict[str, bytes], path: Path) -> None:
             "the model with torch.export.save (.pt2), or its state dict with safetensors (and --factory)"
         )
     raise TargetError(f"{path}: expected a TorchScript file, got an archive of something else")
-
-
-def _width(module: torch.nn.Module) -> tuple[int, ...] | None:
-    """(d,) where the first parameter is the matrix of a fully connected layer."""
-    first = next(module.parameters(), None)
-    return (first.shape[1],) if first is not None and first.ndim == 2 else None
-
-
-def _archive(parts: dict[str, bytes]) -> io.BytesIO:
-    """What was looked at, and nothing else."""
-    copy = io.BytesIO()
-    with zipfile.ZipFile(copy, "w", zipfile.ZIP_STORED) as target:
-        for name, content in parts.items():
-            target.writestr(f"archive/{name}", content)
-    copy.seek(0)
-    return copy
 
 
 # The pickles

@@ -28,7 +28,7 @@ _CONSTANTS = {"Z": None, "T": True, "F": False}
 _DEEPEST = 32
 
 
-def load_xgboost(path: Path) -> Loaded:
+def load_xgboost(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
     """The trees of a .json or .ubj file, or a TargetError."""
     from relumine.oracle.boosted import of_xgboost
 

@@ -58,10 +58,12 @@ class LogitLink:
 
     With K ≥ 3 the gradient of one class alone (the top one, say) does not give the gradient of any logit, nor of any
     difference of two: such an oracle is refused. With K = 2 it does, because ∇p_0 = −∇p_1; its digits are lost sooner.
+
+    values_only: offer no gradients, whatever the oracle inside has
     """
 
-    def __init__(self, oracle: Oracle) -> None:
-        offer = oracle.offer
+    def __init__(self, oracle: Oracle, *, values_only: bool = False) -> None:
+        offer = replace(oracle.offer, gradients="none") if values_only else oracle.offer
         if offer.values != "probabilities":
             raise MisuseError(
                 f"LogitLink: expected an oracle whose values are 'probabilities', got {offer.values!r}; use it as it is"

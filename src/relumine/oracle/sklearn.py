@@ -97,13 +97,13 @@ class SklearnOracle:
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        signals = self._model.signals(rows)
-        values = class_probabilities(signals[-1]) if self._probabilities else signals[-1]
-        jacobians = self._chosen(values, self._jacobians(signals, values)) if gradients else None
+        features = self._model.features(rows)
+        values = class_probabilities(features[-1]) if self._probabilities else features[-1]
+        jacobians = self._chosen(values, self._jacobians(features, values)) if gradients else None
         return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
 
-    def _jacobians(self, signals: list[Array], values: Array) -> Array:
-        jacobians = self._model.jacobians(signals)
+    def _jacobians(self, features: list[Array], values: Array) -> Array:
+        jacobians = self._model.jacobians(features)
         if not self._probabilities:
             return jacobians
         p = values[:, :, None]
@@ -132,24 +132,24 @@ class _Model:
     shift: Array
     scale: Array
 
-    def signals(self, rows: Array) -> list[Array]:
+    def features(self, rows: Array) -> list[Array]:
         """What each layer gives on, the last one the outputs before any softmax."""
-        signal = (rows - self.shift) / self.scale
+        feature = (rows - self.shift) / self.scale
         result = []
         for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if i:
-                signal = _ACTIVATIONS[self.activation](signal)
-                result.append(signal)
-            signal = signal @ weight + bias
-        return [*result, signal]
+                feature = _ACTIVATIONS[self.activation](feature)
+                result.append(feature)
+            feature = feature @ weight + bias
+        return [*result, feature]
 
-    def jacobians(self, signals: list[Array]) -> Array:
+    def jacobians(self, features: list[Array]) -> Array:
         """n×K×d, of the outputs before any softmax."""
-        n, K = signals[-1].shape
+        n, K = features[-1].shape
         result = np.broadcast_to(self.weights[-1].T, (n, K, len(self.weights[-1])))
-        for weight, signal in zip(self.weights[-2::-1], signals[-2::-1], strict=True):
-            through = result * _SLOPES[self.activation](signal)[:, None, :]
-            result = (through.reshape(n * K, signal.shape[1]) @ weight.T).reshape(n, K, len(weight))
+        for weight, feature in zip(self.weights[-2::-1], features[-2::-1], strict=True):
+            through = result * _SLOPES[self.activation](feature)[:, None, :]
+            result = (through.reshape(n * K, feature.shape[1]) @ weight.T).reshape(n, K, len(weight))
         scaled: Array = result / self.scale
         return scaled
 

@@ -134,31 +134,19 @@ class HttpOracle:
             raise failure
 
     def _batches(self, rows: int, gradients: bool) -> Iterator[range]:
-        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // self._numbers(gradients)))
+        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // self._protocol.numbers(gradients=gradients)))
         return (range(i, min(i + size, rows)) for i in range(0, rows, size))
-
-    def _numbers(self, gradients: bool) -> int:
-        """In the answer to one row."""
-        return self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
 
     def _submit(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> "Future[Part]":
         return self._workers.submit(self._ask, rows[batch.start : batch.stop], batch, gradients, stop)
 
     def _ask(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> Part:
-        """One batch. Where explanations come without values, the cheap values are asked for first."""
+        """One batch."""
         body = self._protocol.body(np.ascontiguousarray(rows))
-        n, jacobians = len(rows), None
-        limits = Limits(n * self._numbers(gradients))
-        if not gradients or not self._protocol.values_come_with_gradients:
-            values = self._protocol.values(
-                n, self._sender.post(self._protocol.url(gradients=False), body, stop, limits)
-            )
-        if gradients:
-            answer = self._sender.post(self._protocol.url(gradients=True), body, stop, limits)
-            jacobians = self._protocol.gradients(n, answer)
-            if self._protocol.values_come_with_gradients:
-                values = self._protocol.explained_values(n, answer)
-        return Part(batch, Answer(values, jacobians))
+        limits = Limits(len(rows) * self._protocol.numbers(gradients=gradients))
+        asked = self._protocol.exchanges(gradients=gradients)
+        said = {verb: self._sender.post(self._protocol.url(gradients=verb), body, stop, limits) for verb in asked}
+        return Part(batch, self._protocol.read(len(rows), said))
 
 
 @contextmanager

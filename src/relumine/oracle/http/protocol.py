@@ -3,12 +3,13 @@
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache, cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from relumine.errors import BadAnswerError, MisuseError
-from relumine.oracle.base import Array, Offer
+from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName
 from relumine.oracle.http.places import Step, merged, part_at, path_to, placed
 
@@ -39,6 +40,19 @@ class Protocol(ABC):
     def values_come_with_gradients(self) -> bool:
         """Whether an explanation has the values in it; else they are asked for on their own."""
         return self._explained_values_at != ABSENT
+
+    def exchanges(self, *, gradients: bool) -> tuple[bool, ...]:
+        """What is asked for an answer, by whether with gradients: cheap values first where these do not come along."""
+        return (gradients,) if self.values_come_with_gradients or not gradients else (False, True)
+
+    def read(self, rows: int, said: Mapping[bool, object]) -> Answer:
+        """The answer in the bodies of all exchanges."""
+        values = self.values(rows, said[False]) if False in said else self.explained_values(rows, said[True])
+        return Answer(values, self.gradients(rows, said[True]) if True in said else None)
+
+    def numbers(self, *, gradients: bool) -> int:
+        """In the answer to one row."""
+        return self._offer.outputs + (self._offer.gradient_rows * self._offer.dimension if gradients else 0)
 
     @abstractmethod
     def url(self, *, gradients: bool) -> str:
@@ -73,8 +87,12 @@ class Protocol(ABC):
         return numbers.reshape(-1, d)
 
     def _rows_in(self, body: object) -> Any:
+        return part_at(body, self._rows_at)
+
+    @cached_property
+    def _rows_at(self) -> list[str | int]:
         """Where ``body`` puts the one array that it has."""
-        return part_at(body, path_to(np.ndarray, self.body(np.zeros((1, self._offer.dimension)))))
+        return path_to(np.ndarray, self.body(np.zeros((1, self._offer.dimension))))
 
     def answer(self, values: Array | None, maps: Array | None) -> Any:
         """What a server says that has these values and maps to say, each in the shape in which they are shown."""
@@ -279,11 +297,15 @@ class Json(Protocol):
         return [found] if self._single else found
 
     def _rows_in(self, body: object) -> Any:
-        found = part_at(body, path_to((ROWS, ROW, RECORDS, RECORD), self._template))
+        found = super()._rows_in(body)
         records = [found] if isinstance(found, dict) else found
         if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
             return found
         return [[part_at(record, [name]) for name in self._endpoint.columns] for record in records]
+
+    @cached_property
+    def _rows_at(self) -> list[str | int]:
+        return path_to((ROWS, ROW, RECORDS, RECORD), self._template)
 
     def _said(self, shown: list[tuple[str, Array]]) -> Any:
         return super()._said([(place, rows[0]) for place, rows in shown] if self._single else shown)
@@ -343,6 +365,7 @@ def found_at(body: object, place: str) -> Any:
     return _walk(body, _steps(place), place)
 
 
+@cache
 def _steps(place: str) -> list[Step]:
     return [(step[1], step[2]) for step in _STEP.finditer(place)]
 
