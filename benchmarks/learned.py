@@ -34,7 +34,7 @@ from torch.nn import functional
 import relumine as rl
 from relumine import explain, zoo
 from relumine.oracle.base import Offer
-from relumine.reconstruct.matching.fit import Schedule, _Fit
+from relumine.reconstruct.matching.fit import Schedule, _StudentFit
 from relumine.reconstruct.matching.loss import Matching, matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, Panel, figure, scale_named
@@ -158,9 +158,9 @@ def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], objec
     like = torch.zeros(())
     task = matching(offer, inputs, answer, like, explanation=None, loss="joint", weight=0.1)
 
-    def fit(rounding: float) -> _Fit:
+    def fit(rounding: float) -> _StudentFit:
         schedule = Schedule(10**6, BATCH, 1e-3, 0.0, rounding, "adam")
-        return _Fit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
+        return _StudentFit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
 
     return {
         "plain": _plain(zoo.network(name, shape, 10, 0), task.inputs, task.values.argmax(1)),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relumine.errors import BudgetError as BudgetError
     from relumine.errors import ChangedError as ChangedError
     from relumine.errors import DataError as DataError
+    from relumine.errors import DivergedError as DivergedError
     from relumine.errors import LedgerError as LedgerError
     from relumine.errors import MisuseError as MisuseError
     from relumine.errors import OracleError as OracleError
@@ -67,8 +68,8 @@ __version__ = "0.2.0"
 _HOMES = {
     "auditing": "Audited",
     "errors": (
-        "AccessError BadAnswerError BudgetError ChangedError DataError LedgerError MisuseError OracleError "
-        "OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
+        "AccessError BadAnswerError BudgetError ChangedError DataError DivergedError LedgerError MisuseError "
+        "OracleError OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
     "adapt.decoys": "DecoyQueries",
     "adapt.averaged": "Averaged",

@@ -43,7 +43,6 @@ TARGETS = {
         "relumine.explain.oracle",
         "relumine.oracle.tokens",
         "relumine.oracle.embedded",
-        "relumine.explain.tokens",
     ),
 }
 
