@@ -308,6 +308,8 @@ def cache(tmp_path, monkeypatch) -> Path:
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # for the worker processes of an audit
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     return tmp_path
 
 

@@ -11,6 +11,7 @@ from relumine.oracle.base import Answer, Array, DType, Offer, Oracle
 from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.network import Network
+from relumine.reconstruct.noise import noise_in
 from relumine.reconstruct.result import Clone, Evidence, Outcome, Reconstruction
 from relumine.reconstruct.verification.domain import Domain, fresh_points
 
@@ -35,6 +36,8 @@ _CONTRADICTIONS = 3
 # A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, as
 # many are asked for at boundaries of the clone's classes, between some of these points, halved to rounding.
 _SATURATED, _TOLD, _TRIED, _HALVINGS = 1e-3, 8, 200, 50
+# Fewer answers than this do not tell by themselves how much answers vary; predictions at _DRAWS points do.
+_FEW, _DRAWS = 10, 50
 # A gap elsewhere may be this multiple of the gap that a method found and accepted: noise that it knows of.
 _ACCEPTED = 10
 
@@ -69,21 +72,31 @@ def met(
     # Without biases a clone is as precise at small inputs as at large ones, and biases that it lacks show there.
     biased = not isinstance(clone, Network) or any(bias.any() for bias in clone.biases)
     usual = _spread(answers[0]) if biased else 0.0
-    found = [gaps(clone, oracle.offer, places[0], answers[0], usual, noise)]
+    draw = rng.spawn(1)[0]
+
+    def size(points: Array) -> float:
+        if len(points) >= _FEW:
+            return usual
+        # Few answers may be alike by chance, as f(x) and f(−x) of one output: the clone tells what is usual there.
+        others = draw.choice([-1.0, 1.0], (_DRAWS, points.shape[1])) * points[draw.integers(len(points), size=_DRAWS)]
+        return max(usual, _spread(clone.predict(domain.representable(others))))
+
+    found = [gaps(clone, oracle.offer, places[0], answers[0], size(places[0]), noise)]
     if len(places) > 1 and found[0].max() <= max(tolerance, BENT):
         ends = np.cumsum([len(points) for points in places[1:]])[:-1]
         answers += np.split(oracle(np.concatenate(places[1:]), gradients=False).values, ends)
+    hidden = _rounded_away(answers, oracle.offer.dtype)
     where = domain.where if len(answers) == len(places) else "at N(0, I)"
     for points, values in zip(places[1:], answers[1:], strict=False):
         if sum(part.max() > tolerance for part in found) == _CONTRADICTIONS:
             break
-        found.append(gaps(clone, oracle.offer, points, values, usual, noise))
+        found.append(gaps(clone, oracle.offer, points, values, size(points), noise, hidden))
     told = sum(int(_telling(oracle.offer, values).sum()) for values in answers)
     if isinstance(clone, Network) and told < _TOLD and len(found) == len(places) > 1:
         places.append(domain.representable(_between_classes(clone, domain.fresh(_TRIED, rng), rng)))
         answers.append(oracle(places[-1], gradients=False).values)
-        size = max(1.0, float(np.abs(clone.logits(places[0])).max()))
-        found.append(np.abs(clone.predict(places[-1]) - answers[-1]).max(axis=1) / size)
+        largest = max(1.0, float(np.abs(clone.logits(places[0])).max()))
+        found.append(np.abs(clone.predict(places[-1]) - answers[-1]).max(axis=1) / largest)
     points, values, missed = (np.concatenate(parts[: len(found)]) for parts in (places, answers, found))
     return Met(float(missed.max()), points, values, int((missed > tolerance).sum()), where)
 
@@ -112,12 +125,20 @@ def _between_classes(clone: Network, points: Array, rng: np.random.Generator) ->
     return np.asarray((one + other) / 2)
 
 
+def _rounded_away(answers: list[Array], dtype: DType) -> float:
+    """What rounding to decimals hides, told from answers no larger than the first: large ones have no such digits."""
+    numbers = np.concatenate([values.ravel() for values in answers])
+    return noise_in(numbers[np.abs(numbers) <= np.abs(answers[0]).max()], dtype).absolute
+
+
 def _spread(answers: Array) -> float:
     return float(np.ptp(answers, axis=0).max())
 
 
-def gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: float, noise: float) -> Array:
-    """n: |prediction − answer| beyond rounding, relative to the spread of the answers.
+def gaps(
+    clone: Clone, offer: Offer, points: Array, answers: Array, usual: float, noise: float, hidden: float = 0.0
+) -> Array:
+    """n: |prediction − answer| beyond rounding (and what decimals hide), relative to the spread of the answers.
 
     Of these points, or the usual one if that is larger: a constant that is large must not hide what varies.
     Probabilities are compared as logits, where their digits show them: a wrong one must not hide behind saturation.
@@ -125,7 +146,7 @@ def gaps(clone: Clone, offer: Offer, points: Array, answers: Array, usual: float
     rounding = float(np.finfo(offer.dtype).eps)
     missed = np.abs(clone.predict(points) - answers).max(axis=1)
     if offer.values != "probabilities" or not isinstance(clone, Network):
-        missed -= _ROUNDING * rounding * np.abs(answers).max()
+        missed -= _ROUNDING * rounding * np.abs(answers).max() + hidden
         return np.asarray(np.maximum(missed, 0) / (max(_spread(answers), usual) or 1.0))
     truth, said = in_logits(offer, Answer(answers)).values, clone.logits(points)
     said = said - said.mean(axis=1, keepdims=True) if offer.outputs > 1 else said
