@@ -75,9 +75,9 @@ def _steps(offer: Offer, domain: Domain) -> dict[str, Callable[[Recorder, np.ran
         deep = Deep(limit=_DEEP_LIMIT, inputs=domain)
         return {
             "linear": linear,
-            "two layers": TwoLayer().found,
+            "two layers": TwoLayer(),
             "deep": lambda meter, rng: deep.after(meter.kept(), meter, rng),
         }
     if offer.gradients != "none":
-        return {"linear": linear, _ONE_EXPLAINED: TwoLayer().found, "two layers from values": values}
+        return {"linear": linear, _ONE_EXPLAINED: TwoLayer(), "two layers from values": values}
     return {"linear": linear, "two layers from values": values}

@@ -17,7 +17,7 @@ from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.agreement import TwoLayerRun
 from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.two_layer.one_output import OneOutputRun
-from relumine.reconstruct.verification import FRESH_POINTS, verified
+from relumine.reconstruct.verification import FRESH_POINTS
 from relumine.reconstruct.verification.domain import rows_of
 
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
@@ -73,13 +73,9 @@ class TwoLayer:
                 "TwoLayer(inputs=…) needs the gradients of two outputs or more at every input; the oracle offers "
                 f"{offer.gradient_rows} of {offer.outputs} {offer.values}. Leave inputs out to let it choose its own"
             )
-        meter, rng = metered(oracle), np.random.default_rng(rng)
-        result = self.found(meter, rng)
-        return result if self.inputs is not None else verified(result, meter, rng)
-
-    def found(self, meter: Metered, rng: np.random.Generator) -> Reconstruction:
-        """The clone, compared at N(0, I) and beside its boundaries only."""
+        meter = metered(oracle)
         before = meter.spent
+        rng = np.random.default_rng(rng)
         run = self._run(meter, rng)
         outcome, remark = attempt(run.reconstruct)
         left = self.most - meter.spent.since(before).gradient_queries
