@@ -24,6 +24,7 @@ from relumine.audit.result import (
     Point,
     Record,
     Spread,
+    UnitPair,
     Usefulness,
 )
 from relumine.audit.severity import judged
@@ -99,6 +100,7 @@ def full(*, price: float | None = 1.5) -> AuditResult:
             "Agreement is measured on the test inputs given; on other inputs it can be lower or higher.",
         ),
         gallery=_gallery(),
+        units=_units(),
         records=(record(seed=0), record(seed=1), record(seed=2), record(error="the server closed the connection")),
     )
 
@@ -212,7 +214,8 @@ def constant() -> AuditResult:
     """A constant target: exact at once, its maps nothing but zeros, one seed."""
     one = replace(curve("gradients", "gradients", "", 1, exact=True, budgets=(1,)), usefulness=None)
     blank = Picture((0.0,) * 64, (0.0,) * 64, (0.0,) * 64, (64,), "0", "0")
-    return replace(nothing(), curves=(one,), gallery=(blank,))
+    unit = UnitPair((0.0,) * 64, (0.0,) * 64, 0.0)
+    return replace(nothing(), curves=(one,), gallery=(blank,), units=(unit,))
 
 
 def not_numbers() -> AuditResult:
@@ -232,6 +235,7 @@ def not_numbers() -> AuditResult:
         curves=(one,),
         controls=(control,),
         gallery=(picture,),
+        units=(UnitPair((math.nan,) * 64, (0.0,) * 64, math.nan),),
     )
 
 
@@ -274,6 +278,7 @@ def saying(text: str) -> AuditResult:
         (Gate(text, "failed", text),),
         (text,),
         (picture,),
+        (),
         (failed, replace(failed, outcome=text)),
     )
 
@@ -329,3 +334,15 @@ def _gallery() -> tuple[Picture, ...]:
         inputs, target, clone = (tuple(float(v) for v in row) for row in rows)
         shown.append(Picture(inputs, target, clone, (1, 8, 8), str(digits.target[i]), str(clone_class)))
     return tuple(shown)
+
+
+def _units() -> tuple[UnitPair, ...]:
+    rng = np.random.default_rng(1)
+    patterns = load_digits().data[100:116] - load_digits().data.mean(axis=0)
+    units = []
+    for pattern in patterns:
+        true = pattern / np.linalg.norm(pattern)
+        recovered = true + rng.normal(0, 1e-8, 64)
+        distance = float(np.linalg.norm(true - recovered))
+        units.append(UnitPair(tuple(map(float, true)), tuple(map(float, recovered)), distance))
+    return tuple(units)

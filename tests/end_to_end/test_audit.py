@@ -116,6 +116,8 @@ def test_a_network_is_audited_gated_and_reported(here):
     assert f"{need.mean:.0f}" in page
     assert result.about.price == 2
     assert "relumine" in result.about.command
+    assert len(result.units) == 5
+    assert max(pair.distance for pair in result.units) < 1e-6
 
 
 def test_what_was_run_is_not_run_again_and_more_can_be_asked(here):

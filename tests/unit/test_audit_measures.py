@@ -14,6 +14,7 @@ from problems import network as problem
 from relumine.audit.data import AuditData, gaussian_data
 from relumine.audit.measures import clone_measures, reference_of
 from relumine.audit.parameters import recovered_share, true_network
+from relumine.audit.pictures import unit_pairs_of
 from relumine.reconstruct.matching.student import StudentClone
 
 RNG = np.random.default_rng(5)
@@ -345,3 +346,30 @@ def test_other_modules_are_not_mistaken_for_networks(module):
 def test_the_truth_of_others_is_unknown():
     assert true_network(problem(6, 5, 3).oracle) is None
     assert true_network(rl.Metered(rl.TorchOracle(net(6, 9, 3), 6))) is None
+
+
+def test_pictures_pair_units_as_the_measures_do():
+    """Two true units close to one recovered one: by the best match both would claim it."""
+    module = net(6, 3, 2)
+    with torch.no_grad():
+        module[1].weight[1] = module[1].weight[0] + 0.1 * module[1].weight[2]
+        module[1].bias.zero_()
+    target = rl.TorchOracle(module, 6)
+    truth = true_network(target)
+    assert truth is not None
+    rows = truth.weights[0].copy()
+    rows[1] = rows[0] - rows[2]  # badly recovered: the true unit 1 is closer to the recovered unit 0
+    clone = replace(truth, weights=(rows, truth.weights[1]))
+    pairs = unit_pairs_of(clone, target)
+    assert len({pair.recovered for pair in pairs}) == 3
+    assert sum(pair.distance < 1e-9 for pair in pairs) == 2
+
+
+def test_units_that_were_not_recovered_have_no_picture():
+    target = rl.TorchOracle(net(6, 9, 3), 6)
+    truth = true_network(target)
+    assert truth is not None
+    fewer = replace(
+        truth, weights=(truth.weights[0][:-2], truth.weights[1][:, :-2]), biases=(truth.biases[0][:-2], truth.biases[1])
+    )
+    assert [pair.distance for pair in unit_pairs_of(fewer, target)] == pytest.approx([0] * 7)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import relumine as rl
-from relumine.audit.result import AttackKey, Case, CloneMeasures, Picture, Record
+from relumine.audit.result import AttackKey, Case, CloneMeasures, Picture, Record, UnitPair
 from relumine.audit.store import AuditStore, Finished, read_result
 from relumine.study import RunStore
 
@@ -16,7 +16,7 @@ MEASURES = CloneMeasures(0.5, 0.4, None, 0.9, 0.1, None, 0.0)
 def finished(outcome: str = "FITTED", error: str | None = None) -> Finished:
     record = Record(CASE, outcome, "a remark", error, {"value_queries": 3}, None if error else MEASURES, 1.5)
     picture = Picture((0.0, 1.0), (1.0, 0.5), (0.2, 0.1), (1, 2), "cat", "dog")
-    return Finished(record, (picture,))
+    return Finished(record, (picture,), (UnitPair((1.0,), (0.5,), 0.1),))
 
 
 def test_what_was_kept_is_found_again(tmp_path):

@@ -35,7 +35,7 @@ CORNERS = {
     "constant": examples.constant(),
     "not numbers": examples.not_numbers(),
     "many defences": examples.many_defences(),
-    "no price, no pictures": replace(examples.full(price=None), gallery=()),
+    "no price, no pictures": replace(examples.full(price=None), gallery=(), units=()),
     "empty curves": replace(
         examples.full(),
         curves=tuple(replace(curve, points=(), needs=(), status="inconclusive") for curve in examples.full().curves),
@@ -195,8 +195,8 @@ def test_what_is_exposed_today_comes_first_and_the_gravest_of_it():
 
 def test_pictures_that_look_the_same_are_few():
     tree = parsed(page("full"))
-    (shown,) = [e for e in tree.iter("ul") if e.get("class") == "gallery"]
-    assert len(shown) == 3
+    shown = {kind: [e for e in tree.iter("ul") if e.get("class") == kind] for kind in ("gallery", "units")}
+    assert {kind: len(found[0]) for kind, found in shown.items()} == {"gallery": 3, "units": 6}
 
 
 def test_one_seed_has_no_spread():

@@ -46,6 +46,13 @@ def _layers(state: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     return weights, biases
 
 
+def first_layer(target: Oracle) -> tuple[Array, Array] | None:
+    """Rows and biases of the fully connected layer that takes a torch module's inputs, if there is one."""
+    module = getattr(target, "module", None)
+    weights, biases = ((), ()) if module is None else _layers(module.state_dict())
+    return (weights[0], biases[0]) if weights and weights[0].shape[1] == target.offer.dimension else None
+
+
 def _fit(weights: tuple[Array, ...], biases: tuple[Array, ...], dimension: int, outputs: int) -> bool:
     """Whether each layer takes what the one before gives."""
     widths = [dimension, *(len(weight) for weight in weights)]

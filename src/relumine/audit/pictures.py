@@ -1,16 +1,20 @@
-"""What a report shows of a clone: its saliency maps beside the target's."""
+"""What a report shows of a clone: its saliency maps beside the target's, and recovered units beside the true ones."""
 
 import numpy as np
 
 from relumine.audit.data import AuditData
-from relumine.audit.result import Picture
+from relumine.audit.parameters import Pairs, first_layer
+from relumine.audit.result import Picture, UnitPair
 from relumine.explain import Gradient
 from relumine.oracle.base import Array, Oracle
+from relumine.reconstruct.network import Network
 from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Clone
 
 # Inputs in the gallery, of different classes where there are several.
 _PICTURES = 6
+# Units in the gallery, the largest first.
+_UNITS = 16
 # Larger maps are not drawn: a page would hold megabytes of numbers.
 _LARGEST = 4096
 _DIGITS = 5
@@ -68,6 +72,19 @@ def _class(values: Array, test: AuditData) -> str:
         return f"{values[0]:.3g}"
     number = int(values.argmax())
     return test.class_names[number] if number < len(test.class_names) else str(number)
+
+
+def unit_pairs_of(clone: Clone, target: Oracle) -> tuple[UnitPair, ...]:
+    """The largest units of the first layer beside the recovered ones, paired as the measures pair them."""
+    true = first_layer(target)
+    if true is None or not isinstance(clone, Network) or target.offer.dimension > _LARGEST:
+        return ()
+    pairs = Pairs(*true, clone.weights[0], clone.biases[0], either_way=clone.skip is not None)
+    order = [unit for unit in np.argsort(-pairs.lengths, kind="stable") if pairs.paired[unit]][:_UNITS]
+    return tuple(
+        UnitPair(_numbers(row), _numbers(recovered), float(np.linalg.norm(row - recovered)))
+        for row, recovered in zip(pairs.rows[order], pairs.recovered[order], strict=True)
+    )
 
 
 def _numbers(row: Array) -> tuple[float, ...]:

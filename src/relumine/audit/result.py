@@ -330,6 +330,15 @@ class Picture:
 
 
 @dataclass(frozen=True)
+class UnitPair:
+    """A hidden unit of the target and the recovered one, both scaled to length 1; row-major."""
+
+    true: tuple[float, ...]
+    recovered: tuple[float, ...]
+    distance: float
+
+
+@dataclass(frozen=True)
 class Gate:
     """A condition of ``--fail-on`` and how it ended."""
 
@@ -396,6 +405,7 @@ class AuditResult:
     gates: tuple[Gate, ...]
     limits: tuple[str, ...]
     gallery: tuple[Picture, ...] = ()
+    units: tuple[UnitPair, ...] = ()
     records: tuple[Record, ...] = field(default=(), repr=False)
 
     def to_json(self) -> str:
@@ -406,7 +416,6 @@ class AuditResult:
     def from_json(cls, text: str) -> "AuditResult":
         """The result that ``to_json`` wrote."""
         plain = json.loads(text)
-        plain.pop("units", None)  # pictures of units that older results had
         for curve in plain["curves"]:
             curve["attacks"] = [attack_name(attack, curve["level"]) for attack in curve["attacks"]]
             for point in curve["points"]:

@@ -351,16 +351,17 @@ def _result(
         gates=tuple(judge(parse_condition(condition), curves, about) for condition in settings.fail_on),
         limits=limits_of(curves, about),
         gallery=shown.gallery if shown else (),
+        units=shown.units if shown else (),
         records=records,
     )
 
 
 def _best(finished: Iterable[Finished]) -> Finished | None:
     """The clone to show: an exact one if there is any, else the one that agrees most."""
-    with_pictures = [one for one in finished if one.record.measures is not None and one.gallery]
+    with_pictures = [one for one in finished if one.record.measures is not None and (one.gallery or one.units)]
 
-    def merit(one: Finished) -> tuple[bool, float]:
+    def merit(one: Finished) -> tuple[bool, bool, float]:
         assert one.record.measures is not None
-        return one.record.exact, one.record.measures.agreement
+        return one.record.exact, bool(one.units), one.record.measures.agreement
 
     return max(with_pictures, key=merit, default=None)

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from relumine.audit.result import AuditResult, Case, Picture, Record, name_today
+from relumine.audit.result import AuditResult, Case, Picture, Record, UnitPair, name_today
 from relumine.errors import StoreError
 from relumine.jobs.records import read
 from relumine.jobs.store import Store
@@ -18,6 +18,7 @@ class Finished:
 
     record: Record
     gallery: tuple[Picture, ...] = ()
+    units: tuple[UnitPair, ...] = ()
 
 
 class AuditStore(Store):
@@ -54,7 +55,6 @@ class AuditStore(Store):
 
 def _finished(text: str) -> Finished:
     plain = json.loads(text)
-    plain.pop("units", None)
     name_today(plain["record"]["case"], plain["record"]["case"]["level"])
     return read(Finished, plain)
 

@@ -14,7 +14,7 @@ from relumine.audit.data import AuditData, Halves, gaussian_data
 from relumine.audit.knowledge import maps_of
 from relumine.audit.levels import LEVELS, Setting
 from relumine.audit.measures import clone_measures
-from relumine.audit.pictures import gallery_of
+from relumine.audit.pictures import gallery_of, unit_pairs_of
 from relumine.audit.result import Case, CurveKey, Record, Usefulness
 from relumine.audit.settings import AuditSettings
 from relumine.audit.store import Finished
@@ -198,7 +198,8 @@ def _finished(
     # A report shows one clone; that of some first seed without defence will do.
     if clone is None or case.seed or case.defence:
         return Finished(record)
-    return Finished(record, gallery_of(clone, oracle, subject.test))
+    units = unit_pairs_of(clone, subject.oracle) if record.exact else ()
+    return Finished(record, gallery_of(clone, oracle, subject.test), units)
 
 
 def usefulness_of(target: AuditedTarget, key: CurveKey) -> Usefulness | None:

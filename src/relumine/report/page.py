@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ _FORMS = (
     *(duration, plural, end_of, winners, best),
 )
 
-# Pictures shown, those that differ most first: more of them look the same to a reader.
-_MOST_PICTURES = 3
+# Pictures and units shown, those that differ most first: more of them look the same to a reader.
+_MOST_PICTURES, _MOST_UNITS = 3, 6
 
 
 def render(result: AuditResult) -> str:
@@ -54,6 +55,7 @@ def render(result: AuditResult) -> str:
         actions=tables.actions(result),
         references=REFERENCES,
         gallery=_gallery(result),
+        units=_units(result),
     )
 
 
@@ -108,3 +110,13 @@ def _gallery(result: AuditResult) -> list[dict[str, Any]]:
     """The inputs whose maps differ most."""
     shown = [_shown(picture) for picture in result.gallery]
     return sorted(shown, key=lambda one: -1.0 if one["likeness"] is None else one["likeness"])[:_MOST_PICTURES]
+
+
+def _units(result: AuditResult) -> dict[str, Any]:
+    """The recovered units, the worst first, so that what is left out is better than what is seen."""
+    worst_first = sorted(result.units, key=lambda unit: -math.inf if math.isnan(unit.distance) else -unit.distance)
+    shown = [
+        (*(images.map_picture(row, result.about.input_shape) for row in (unit.true, unit.recovered)), unit.distance)
+        for unit in worst_first[:_MOST_UNITS]
+    ]
+    return {"total": len(result.units), "worst": shown[0][2] if shown else None, "shown": shown}
