@@ -61,16 +61,11 @@ def _without_twins(lines: Sequence[CurvePlan]) -> tuple[CurvePlan, ...]:
     a defence that leaves values as they are.
     """
     plain = {line.level.name: line for line in lines if not line.defence}
-    return tuple(
-        line
-        if line.defence and not leaves_values(line.defence)
-        else _without_twin(line, plain.get(line.level.baseline))
-        for line in lines
-    )
+    return tuple(_without_twin(line, plain.get(line.level.baseline)) for line in lines)
 
 
 def _without_twin(line: CurvePlan, base: CurvePlan | None) -> CurvePlan:
-    if base is None:
+    if base is None or (line.defence and not leaves_values(line.defence)):
         return line
     exact, learned = (
         tuple(attack for attack in attacks if attack.of == "explanations" or attack not in base.attacks)
