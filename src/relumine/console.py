@@ -23,6 +23,7 @@ from relumine.oracle.http.oracle import HttpOracle
 from relumine.oracle.metering.metered import Progress, Tally
 from relumine.reconstruct.matching.method import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.text import plural
 
 # Where progress goes to a file or a pipe, lines come this far apart, but for what must be said at once: seldom enough
 # for a log, and never ten seconds of silence, after which people look whether a program hangs.
@@ -91,7 +92,7 @@ class Watch(LiveLine):
 
 
 def _standing(progress: Progress) -> str:
-    units = "" if progress.units is None else f", {counted(progress.units, 'unit')} found"
+    units = "" if progress.units is None else f", {plural(progress.units, 'unit')} found"
     return f"{progress.phase}: {asked(progress.spent)} asked{units}"
 
 
@@ -188,8 +189,3 @@ def asked(tally: Tally) -> str:
     kinds = {"gradient": tally.gradient_queries, "value": tally.value_queries}
     parts = [f"{number:,} {kind}" for kind, number in kinds.items() if number]
     return f"{' and '.join(parts) or 'no'} {'query' if tally.queries == 1 else 'queries'}"
-
-
-def counted(number: int, noun: str) -> str:
-    """'1 unit', '2 units'."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -116,10 +116,6 @@ def chart(page, name: str):
     return page.locator(f"figure[data-chart={name}]")
 
 
-def choose(figure, axis: str) -> None:
-    figure.get_by_role("radio", name=axis, exact=True).check()
-
-
 @pytest.mark.parametrize("name", ["full", "hostile", "long", "many", "nothing", "not_numbers"])
 def test_a_phone_shows_it_without_scrolling_sideways(opened, name):
     page = opened(name, **PHONE)
@@ -219,31 +215,6 @@ def test_defended_curves_can_be_added(opened):
     assert figure.locator("svg.wide .series:visible").count() == 7
 
 
-def test_axes_can_be_switched(opened):
-    page = opened()
-    figure = chart(page, "leakage")
-    line = figure.locator("svg.wide .series").nth(1).locator(".line")
-    drawn = {line.get_attribute("d")}
-    for axis, said in (("accuracy", "right class"), ("Gaussian agreement", "noise"), ("floats", "numbers received")):
-        choose(figure, axis)
-        assert said in " ".join(figure.locator("svg.wide .title:visible").all_text_contents())
-        drawn.add(line.get_attribute("d"))
-    assert len(drawn) == 4
-    choose(figure, "agreement")
-    choose(figure, "queries")
-    assert line.get_attribute("d") in drawn
-
-
-def test_switching_back_draws_what_was_there(opened):
-    page = opened()
-    figure = chart(page, "frontier")
-    before = figure.locator("svg.wide").inner_html()
-    choose(figure, "insertion")
-    assert figure.locator("svg.wide").inner_html() != before
-    choose(figure, "rank correlation")
-    assert figure.locator("svg.wide").inner_html() == before
-
-
 def places(page) -> list[str]:
     """Where lines and points are, in the page's own words."""
     return re.findall(r'class="line" d="([^"]+)"|transform="([^"]+)"', page.content())
@@ -256,7 +227,6 @@ def test_the_script_draws_what_was_drawn_without_it(browser, files, opened):
     drawn = places(page)
     assert len(drawn) > 100
     assert page.locator("svg.wide .mark").first.is_visible()
-    assert page.locator(".switches").first.is_hidden()
     still.close()
     scripted = opened()
     assert places(scripted) == drawn
@@ -280,12 +250,12 @@ def test_the_keyboard_reaches_everything(opened):
         what = page.evaluate(
             """() => { const e = document.activeElement;
                        return e.closest(".mark") ? "point" : e.closest(".legend") ? "legend"
-                            : e.matches("input") ? "switch" : e.matches(".scroll") ? "table" : e.tagName; }"""
+                            : e.matches(".scroll") ? "table" : e.tagName; }"""
         )
         reached.append(what)
         if what == "BODY":
             break
-    assert {"point", "legend", "switch", "table", "SUMMARY", "A", "PRE"} <= set(reached)
+    assert {"point", "legend", "table", "SUMMARY", "A", "PRE"} <= set(reached)
     # One stop per series, not one per point.
     assert reached.count("point") < 20
 
@@ -335,11 +305,10 @@ def test_the_scheme_of_the_reader_is_followed_and_paper_is_white(opened):
     assert page.evaluate(TOO_FAINT) == []
 
 
-def test_paper_shows_charts_and_whole_tables_and_no_switches(opened):
+def test_paper_shows_charts_and_whole_tables(opened):
     page = opened(viewport={"width": 720, "height": 1000})
     page.emulate_media(media="print")
     assert page.locator("svg.wide").first.is_visible()
-    assert not page.locator(".switches").first.is_visible()
     assert not page.locator("nav").is_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 720
     assert page.pdf(format="A4")[:5] == b"%PDF-"

@@ -54,6 +54,26 @@ def test_a_larger_budget_is_never_worse():
     ]
 
 
+@pytest.mark.parametrize(
+    ("defence", "counts"),
+    [
+        ("topk:8", True),
+        ("noise:0.1,gradients", True),
+        ("topk:8+magnitude", True),
+        ("noise:0.1", False),
+        ("topk:8+label", False),
+        ("budget:100", False),
+        ("near:3", False),
+        ("box:-1,1", False),
+    ],
+)
+def test_a_defence_of_explanations_is_no_safer_than_the_values_beside_them(defence, counts):
+    records = [record(0.97, level="logits"), record(0.4, defence=defence)]
+    (curve,) = [one for one in curves_of(records, GRADIENTS) if one.defence]
+    assert (curve.points[-1].agreement.mean == 0.97) is counts
+    assert (curve.status == "reached") is counts
+
+
 @pytest.mark.parametrize("defence", ["", "noise:0.1"])
 def test_a_level_that_shows_more_is_never_worse(defence):
     shown = {"label": 0.731, "probabilities": 0.607, "gradients": 0.5}

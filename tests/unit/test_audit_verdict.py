@@ -9,7 +9,7 @@ from relumine.audit.curves import curves_of
 from relumine.audit.data import GAUSSIAN
 from relumine.audit.levels import LEVELS
 from relumine.audit.result import ORDINARY, Control, Curve, Record
-from relumine.audit.verdict import controls_of, limits_of, per_cent, queries, verdict_of, warnings_of
+from relumine.audit.verdict import controls_of, limits_of, queries, verdict_of, warnings_of
 
 
 def learned(agreement: float, budget: int, level: str = "gradients", defence: str = "") -> list[Record]:
@@ -262,14 +262,6 @@ def test_controls_are_about_what_is_exposed_now():
 
 
 # Numbers
-
-
-@pytest.mark.parametrize(
-    ("share", "said"),
-    [(0, "0 %"), (1, "100 %"), (0.99999, "99.9 %"), (0.00001, "0.1 %"), (0.5, "50 %"), (0.514, "51.4 %")],
-)
-def test_nothing_but_all_is_called_100_per_cent(share, said):
-    assert per_cent(share) == said
 
 
 def test_queries_are_counted():

@@ -113,6 +113,16 @@ def test_without_inputs_a_unit_that_switches_far_out_is_missed_by_no_recovered_c
     assert result.outcome is not RECOVERED or np.allclose(result.predict(beyond), problem.predict(beyond), rtol=1e-6)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("method", [rl.Auto, rl.TwoLayerFromValues])
+def test_columns_that_matter_only_at_their_own_scale_are_right_in_a_recovered_clone(method, seed):
+    rng = np.random.default_rng([seed, 1])
+    scale = 10.0 ** rng.permutation(np.linspace(-6, 6, 8))
+    problem = moved(two_layer(8, 10, 3, seed=seed), np.zeros(8), scale)
+    result = method()(problem.oracle, rng=seed)
+    assert result.outcome is not RECOVERED or error(result, problem, scale * rng.standard_normal((100, 8))) < 1e-7
+
+
 @pytest.mark.parametrize("scale", [1e-10, 1e-6, 1e-4, 1e-2])
 def test_the_papers_method_sees_small_biases_where_the_data_are(scale):
     problem = two_layer(10, 4, paper=True, seed=1)

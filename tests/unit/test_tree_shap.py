@@ -61,6 +61,8 @@ def scores(oracle: TreeShap, values: np.ndarray) -> np.ndarray:
         (HistGradientBoostingClassifier(max_iter=20), "wine"),
         (HistGradientBoostingClassifier(max_iter=20), "breast_cancer"),
         (GradientBoostingClassifier(n_estimators=20), "breast_cancer"),
+        (GradientBoostingClassifier(n_estimators=20), "wine"),
+        (GradientBoostingClassifier(n_estimators=20, init="zero"), "wine"),
         (HistGradientBoostingRegressor(max_iter=20), "diabetes"),
         (RandomForestClassifier(20, random_state=0), "wine"),
         (DecisionTreeClassifier(max_depth=4, random_state=0), "breast_cancer"),
@@ -94,6 +96,15 @@ def test_libraries_compute_what_the_package_shap_computes(kind):
 def test_other_models_have_none(model):
     with pytest.raises(rl.MisuseError, match="SHAP values are"):
         explained(model, "wine")
+
+
+def test_splits_of_categories_have_none():
+    """shap reads them as thresholds, and its contributions do not sum to the model."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([rng.integers(8, size=300), rng.standard_normal(300)]).astype(float)
+    model = HistGradientBoostingClassifier(max_iter=5, categorical_features=[0]).fit(x, np.isin(x[:, 0], [1, 4, 6]))
+    with pytest.raises(rl.MisuseError, match="splits of categories"):
+        TreeShap(rl.PredictorOracle(model))
 
 
 def test_labels_have_none():
@@ -153,6 +164,7 @@ def test_deeper_trees_take_a_quarter_of_the_queries(name):
         xgboost.XGBClassifier(n_estimators=10, max_depth=2),
         lightgbm.LGBMClassifier(n_estimators=10, verbose=-1),
         HistGradientBoostingClassifier(max_iter=10),
+        GradientBoostingClassifier(n_estimators=10),
         RandomForestClassifier(10, random_state=0),
     ],
     ids=lambda model: type(model).__name__,

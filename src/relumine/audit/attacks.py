@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.adapt.averaged import Averaged
 from relumine.adapt.decoys import DecoyQueries
 from relumine.adapt.reconstruction import reconstruct_behind
 from relumine.adapt.with_offer import WithOffer
-from relumine.audit.asking import AskedRows, Questions, ask
+from relumine.audit.asking import Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
 from relumine.audit.levels import PUBLIC_BACKBONE
 from relumine.audit.result import ORDINARY, AttackKey
@@ -106,6 +107,20 @@ class Situation:
         return None if covered else where
 
 
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Answered rows as a student learns them: ``typical`` are those that are like the owner's."""
+
+    offer: Offer
+    rows: Array
+    answer: Answer
+    typical: NDArray[np.bool_]
+
+
+Fit = Callable[[Situation, Told], Reconstruction]
+Prepare = Callable[[Offer, Knowledge, Answer], tuple[Offer, Answer]]
+
+
 @dataclass(frozen=True)
 class Attack:
     """A way to reconstruct."""
@@ -151,7 +166,8 @@ def attacks_for(
     if offer.contributions:
         alone = replace(offer, gradients="none", explained=None)
         own = AttackKey("student", student="contributions")
-        contributions = (Attack(own, _of_contributions),) if offer.values in _NUMBERS else ()
+        method = _learned(known, _of_contributions, gradients=True, prepared=_as_two_classes)
+        contributions = (Attack(own, method),) if offer.values in _NUMBERS else ()
         return (*contributions, *_learned_attacks(alone, known, defended=chain is not None))
     return (*_exact_attacks(offer, known), *_learned_attacks(offer, known, defended=chain is not None))
 
@@ -235,21 +251,17 @@ class _InTurn:
 
 
 def _behind(asker: Reconstructor, at: Situation, known: Knowledge, maps: MapKind | None) -> Reconstruction:
-    """What ``asker`` finds, asking in a way that the defences answer, of explanations made gradients again."""
-    return reconstruct_behind(asker, metered(_way_in(at, known, through=maps is not None)), maps, rng=at.rng)
-
-
-def _way_in(at: Situation, known: Knowledge, *, through: bool) -> Oracle:
-    """The oracle, asked inside what is answered, unnoticed, and often enough; ``through``: by its gradients."""
+    """What ``asker`` finds of explanations made gradients again; it asks inside what is answered, unnoticed, and often
+    enough."""
     oracle: Oracle = at.oracle
     if known.reach is not None:
         low, high = oracle.offer.box or (-known.reach, known.reach)
         oracle = WithOffer(oracle, replace(oracle.offer, box=(max(low, -known.reach), min(high, known.reach))))
     if known.window:
-        oracle = DecoyQueries(oracle, known.window, values=not through, rng=at.rng)
+        oracle = DecoyQueries(oracle, known.window, values=maps is None, rng=at.rng)
     if known.noise:
         oracle = _averaged(oracle, known, int(np.clip(at.budget // _ROWS_OF_EXACT, *_TIMES)), at.rng, rounded=True)
-    return oracle
+    return reconstruct_behind(asker, metered(oracle), maps, rng=at.rng)
 
 
 def _averaged(
@@ -271,107 +283,94 @@ def _learned_attacks(offer: Offer, known: Knowledge, *, defended: bool) -> Itera
     explained = offer.gradients != "none"
     if explained:
         loss: Loss = "gradient" if offer.values == "none" else "joint"
+        both = _of_network(known, loss)
         if known.noise:
-            yield Attack(AttackKey("student", averaged=True), _learned(known, loss, again=_AGAIN))
-        yield Attack(AttackKey("student"), _learned(known, loss))
+            yield Attack(AttackKey("student", averaged=True), _learned(known, both, gradients=True, again=_AGAIN))
+        yield Attack(AttackKey("student"), _learned(known, both, gradients=True))
         if image:
-            yield Attack(AttackKey("student", student="conv"), _learned(known, loss, images=True))
+            images = _of_network(known, loss, images=True)
+            yield Attack(AttackKey("student", student="conv"), _learned(known, images, gradients=True))
     if offer.values != "none":
-        alone = AttackKey("student", "values")
-        yield Attack(alone, _learned(known, "membership"))
+        alone, values = AttackKey("student", "values"), _of_network(known)
+        yield Attack(alone, _learned(known, values))
         if known.noise and not explained:
-            yield Attack(replace(alone, averaged=True), _learned(known, "membership", again=_AGAIN))
+            yield Attack(replace(alone, averaged=True), _learned(known, values, again=_AGAIN))
         if offer.values in _NUMBERS and offer.outputs > 1 and not known.true_values and not explained:
             # A defence of values leaves labels as they are.
-            yield Attack(replace(alone, of="labels"), _learned(known, "membership", labels=True))
+            yield Attack(replace(alone, of="labels"), _learned(known, values, prepared=_labelled))
         if image and not explained:
-            yield Attack(replace(alone, student="conv"), _learned(known, "membership", images=True))
+            yield Attack(replace(alone, student="conv"), _learned(known, _of_network(known, images=True)))
         for kind in KINDS if not (explained and defended) else ():
-            yield Attack(replace(alone, student=kind), _learned(known, "membership", kind=kind))
+            yield Attack(replace(alone, student=kind), _learned(known, _of_kind(kind)))
 
 
 def _text_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
     """Token ids are no numbers: nobody asks between two of them, and only students of text learn from them."""
+
+    def fit(at: Situation, told: Told) -> Reconstruction:
+        return BagOfTokens().fit(told.offer, told.rows, told.answer, at.rng, at.oracle.spent)
+
     if offer.contributions:
-        yield Attack(AttackKey("student", student="bag of tokens"), _of_tokens(known, explained=True))
+        yield Attack(AttackKey("student", student="bag of tokens"), _learned(known, fit, gradients=True))
     if offer.values != "none":
-        yield Attack(AttackKey("student", "values", student="bag of tokens"), _of_tokens(known, explained=False))
+        yield Attack(AttackKey("student", "values", student="bag of tokens"), _learned(known, fit))
 
 
-def _of_tokens(known: Knowledge, *, explained: bool) -> Callable[[Situation], Reconstruction]:
-    def method(at: Situation) -> Reconstruction:
-        asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng), gradients=explained)
-        if not len(asked.rows):
-            return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-        offer, answer = _mended(at.oracle.offer, known, asked.answer)
-        return BagOfTokens().fit(offer, asked.rows, answer, at.rng, at.oracle.spent)
-
-    return method
-
-
-def _of_contributions(at: Situation) -> Reconstruction:
+def _of_contributions(at: Situation, told: Told) -> Reconstruction:
     """A student of the features' contributions: as many numbers per query as there are features."""
-    asked = ask(at.oracle, at.budget, Questions(at.oracle.offer, at.pool, at.rng), gradients=True)
-    if not len(asked.rows):
-        return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-    answer = asked.answer
-    if answer.jacobians.shape[1] == 1 and at.oracle.offer.outputs == 2:
-        # Of the log-odds of two classes, each class has half: their softmax is the probability again.
-        answer = Answer(answer.values, np.concatenate([-answer.jacobians, answer.jacobians], axis=1) / 2)
-    return FromContributions().fit(at.oracle.offer, asked.rows, answer, at.rng, at.oracle.spent)
+    return FromContributions().fit(told.offer, told.rows, told.answer, at.rng, at.oracle.spent)
+
+
+def _of_kind(kind: Kind) -> Fit:
+    def fit(at: Situation, told: Told) -> Reconstruction:
+        spent, portfolio = at.oracle.spent, Portfolio(kind)
+        return portfolio.fit(told.offer, told.rows, told.answer, at.rng, spent, held=at.held, typical=told.typical)
+
+    return fit
 
 
 def _learned(
-    known: Knowledge,
-    loss: "Loss",
-    *,
-    again: int = 1,
-    images: bool = False,
-    labels: bool = False,
-    kind: Kind | None = None,
+    known: Knowledge, fit: Fit, *, gradients: bool = False, again: int = 1, prepared: Prepare | None = None
 ) -> Callable[[Situation], Reconstruction]:
+    """Ask, then fit a student to the answers as they are ``prepared``: mended if nothing else is said."""
+
     def method(at: Situation) -> Reconstruction:
-        oracle: Oracle = at.oracle
-        times = min(again, at.budget // 2)
-        if times > 1:
-            oracle = _averaged(oracle, known, times, at.rng)
+        times = max(min(again, at.budget // 2), 1)
+        oracle = _averaged(at.oracle, known, times, at.rng) if times > 1 else at.oracle
         questions = Questions(oracle.offer, at.pool, at.rng)
-        asked = ask(oracle, at.budget // max(times, 1), questions, gradients=loss != "membership")
+        asked = ask(oracle, at.budget // times, questions, gradients=gradients)
         if not len(asked.rows):
             return _nothing(Outcome.REFUSED, MisuseError(asked.ended))
-        offer, answer = (_labelled if labels else _mended)(at.oracle.offer, known, asked.answer)
-        told = replace(asked, answer=answer)
-        if kind is None:
-            result = _student_of(at, told, offer, known, loss, images=images)
-        else:
-            typical, spent = questions.typical(asked.rows), at.oracle.spent
-            result = Portfolio(kind).fit(offer, asked.rows, answer, at.rng, spent, held=at.held, typical=typical)
-        remark = "; ".join(filter(None, (asked.ended, result.evidence.remark)))
-        return replace(result, evidence=replace(result.evidence, remark=remark))
+        offer, answer = (prepared or _mended)(at.oracle.offer, known, asked.answer)
+        result = fit(at, Told(offer, asked.rows, answer, questions.typical(asked.rows)))
+        return _remarked(result, asked.ended, result.evidence.remark)
 
     return method
 
 
-def _student_of(
-    at: Situation, asked: AskedRows, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
-) -> Reconstruction:
+def _remarked(result: Reconstruction, *remarks: str) -> Reconstruction:
+    return replace(result, evidence=replace(result.evidence, remark="; ".join(filter(None, remarks))))
+
+
+def _of_network(known: Knowledge, loss: "Loss" = "membership", *, images: bool = False) -> Fit:
     """A network fitted to answers; to the values alone where the explanations that come with them cannot be fitted.
 
     SmoothGrad of raw features, whose noise has one scale for all, is millions of times larger in some than in others.
     """
-    try:
-        return _network_of(at, asked, offer, known, loss, images=images)
-    except DivergedError:
-        if loss != "joint":
-            raise
-        result = _network_of(at, asked, offer, known, "membership", images=images)
-        remark = "; ".join(filter(None, (result.evidence.remark, "explanations could not be fitted, only values")))
-        return replace(result, evidence=replace(result.evidence, remark=remark))
+
+    def fit(at: Situation, told: Told) -> Reconstruction:
+        try:
+            return _network_of(at, told, known, loss, images=images)
+        except DivergedError:
+            if loss != "joint":
+                raise
+            result = _network_of(at, told, known, "membership", images=images)
+            return _remarked(result, result.evidence.remark, "explanations could not be fitted, only values")
+
+    return fit
 
 
-def _network_of(
-    at: Situation, asked: AskedRows, offer: Offer, known: Knowledge, loss: "Loss", *, images: bool
-) -> Reconstruction:
+def _network_of(at: Situation, told: Told, known: Knowledge, loss: "Loss", *, images: bool) -> Reconstruction:
     """A network fitted to standardised inputs.
 
     Gradients are standardised with them, or columns of small units would be all that counts. Other maps cannot be:
@@ -380,7 +379,7 @@ def _network_of(
     from relumine.reconstruct.matching.method import GradientMatching
     from relumine.reconstruct.matching.student import StudentClone, standardising
 
-    explanation = known.explanation() if loss != "membership" else None
+    offer, explanation = told.offer, known.explanation() if loss != "membership" else None
     outside = loss == "membership" or known.maps == GRADIENT
     inner = standardising(at.scaling.mean, at.scaling.scale)
 
@@ -390,7 +389,7 @@ def _network_of(
 
     method = GradientMatching(
         student,
-        len(asked.rows),
+        len(told.rows),
         loss=loss,
         weight=None if known.maps.partial or offer.explained == "probabilities" else _WEIGHT,
         explanation=explanation,
@@ -401,8 +400,8 @@ def _network_of(
         learning_rate=_RATE,
     )
     if not outside:
-        return method.fit(offer, asked.rows, asked.answer, at.rng, at.oracle.spent)
-    rows, answer = at.scaling(asked.rows), asked.answer
+        return method.fit(offer, told.rows, told.answer, at.rng, at.oracle.spent)
+    rows, answer = at.scaling(told.rows), told.answer
     if answer.gradients is not None:
         answer = Answer(answer.values, answer.gradients * at.scaling.scale)
     result = method.fit(offer, rows, answer, at.rng, at.oracle.spent)
@@ -422,6 +421,14 @@ def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answ
         rest = np.clip(1 - values.sum(axis=1, keepdims=True), 0, 1) / np.maximum(hidden.sum(axis=1, keepdims=True), 1)
         values = np.where(hidden, np.minimum(rest, known.cutoff), values)
     return replace(offer, values="probabilities"), Answer(as_distribution(values), answer.gradients)
+
+
+def _as_two_classes(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:
+    """Of contributions to the log-odds of two classes, each class has half: their softmax is the probability again."""
+    maps = answer.jacobians
+    if maps.shape[1] > 1 or offer.outputs != 2:
+        return offer, answer
+    return offer, Answer(answer.values, np.concatenate([-maps, maps], axis=1) / 2)
 
 
 def _labelled(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:

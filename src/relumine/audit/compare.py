@@ -88,7 +88,7 @@ def _changes(before: Curve, after: Curve, inputs: tuple[int, int]) -> Iterator[L
         old = before.need(need.milestone)
         what = "queries to exact" if need.milestone == "exact" else f"queries to {need.milestone} %"
         open_ = "inconclusive" in (before.status, after.status)
-        yield LevelChange(after.name, what, _said(old), _said(need), _of_needs(old, need, open_))
+        yield LevelChange(after.name, what, old.taken, need.taken, _of_needs(old, need, open_))
     budgets = {point.budget for point in before.points} & {point.budget for point in after.points}
     if budgets:
         old_point, point = (_at(curve.points, max(budgets)) for curve in (before, after))
@@ -100,10 +100,6 @@ def _changes(before: Curve, after: Curve, inputs: tuple[int, int]) -> Iterator[L
 
 def _at(points: Sequence[Point], budget: int) -> Point:
     return next(point for point in points if point.budget == budget)
-
-
-def _said(need: Need) -> str:
-    return f"> {need.tried:,}" if need.queries is None else f"{need.queries.mean:,.0f}"
 
 
 def _of_needs(before: Need, after: Need, inconclusive: bool) -> Direction:

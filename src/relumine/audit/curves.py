@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
-from relumine.audit.levels import LEVELS, Level, contained_in
+from relumine.audit.knowledge import leaves_values
+from relumine.audit.levels import LEVELS, Level, contained_in, values_beside
 from relumine.audit.result import (
     MILESTONES,
     CloneMeasures,
@@ -56,10 +57,13 @@ def curves_of(
 def seen_at(level: Level, defence: str, records: Collection[Record]) -> list[Record]:
     """The records of a level and of all whose answers are part of its own, behind the same defence.
 
-    A defence changes values and maps apart from each other, and each map for itself: who sees more can ignore it.
+    A defence changes values and maps apart from each other, and each map for itself: who sees more can ignore it. And
+    what reached the values without a defence reaches them behind one that leaves them as they are.
     """
-    names = {level.name, *contained_in(level)}
-    return [one for one in records if one.case.level in names and one.case.defence == defence]
+    seen = {(name, defence) for name in (level.name, *contained_in(level))}
+    if defence and leaves_values(defence):
+        seen |= {(name, "") for name in values_beside(level)}
+    return [one for one in records if (one.case.level, one.case.defence) in seen]
 
 
 def _curve(level: Level, defence: str, records: list[Record], stopped: str, useful: Usefulness | None) -> Curve:

@@ -5,13 +5,14 @@ A defence that only holds while nobody knows it is there holds nothing, so the a
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from relumine.audit.levels import LEVELS
 from relumine.defend.base import Defended, Settings
 from relumine.defend.noise import GaussianNoise
 from relumine.defend.precision import Rounded
-from relumine.defend.refuse import FarInputs
-from relumine.defend.registry import Chain
+from relumine.defend.refuse import FarInputs, OfInputs
+from relumine.defend.registry import Chain, parse
 from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid
 from relumine.defend.watch import DistanceWatch, LineWatch
 from relumine.explain.map_kind import GRADIENT, WORDS, MapKind
@@ -80,6 +81,14 @@ def knowledge_of(level: str, chain: Chain | None, deviation: float = 1.0, maps: 
     for step in chain.steps if chain is not None else ():
         known = _after(known, step.kind.defended, step.kind.defended.completed(dict(step.settings)))
     return known
+
+
+@cache
+def leaves_values(words: str) -> bool:
+    """Whether values behind these defences are answered as without them: who asks for values alone meets none."""
+    chain = parse(words)
+    refusing = any(issubclass(step.kind.defended, OfInputs) or step.kind.defended.remembers for step in chain.steps)
+    return not refusing and knowledge_of("gradients", chain).true_values
 
 
 def maps_of(oracle: Oracle) -> MapKind:

@@ -235,10 +235,14 @@ _PART_OF = {
 }
 
 
+def values_beside(level: Level) -> tuple[str, ...]:
+    """Names of the levels of values that come with this one's explanations."""
+    return (*_PART_OF[level.baseline], level.baseline) if level.baseline else ()
+
+
 def contained_in(level: Level) -> tuple[str, ...]:
     """Names of the levels whose answers this one's contain, itself not among them."""
-    values = (*_PART_OF[level.baseline], level.baseline) if level.baseline else ()
-    return (*values, *_PART_OF.get(level.name, ()))
+    return (*values_beside(level), *_PART_OF.get(level.name, ()))
 
 
 def levels_of(oracle: Oracle, *, local: bool, backbone: bool = False) -> tuple[Level, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from relumine.audit.attacks import attacks_for
 from relumine.audit.curves import REACHED, agrees
 from relumine.audit.gate import allowed, parse_condition
-from relumine.audit.knowledge import maps_of
+from relumine.audit.knowledge import leaves_values, maps_of
 from relumine.audit.levels import Level, Setting, levels_of
 from relumine.audit.result import AttackKey, Case, CurveKey, Record
 from relumine.audit.settings import AuditSettings
@@ -55,16 +55,17 @@ class CurvePlan:
 
 
 def _without_twins(lines: Sequence[CurvePlan]) -> tuple[CurvePlan, ...]:
-    """Without the undefended attacks that ask for no explanation where the level that shows none is attacked too.
+    """Without the attacks that ask for no explanation where the level that shows none is attacked too.
 
-    Curves count what was reached there: an attacker who ignores explanations sees what that level shows.
+    Curves count what was reached there: an attacker who ignores explanations sees what that level shows, also behind
+    a defence that leaves values as they are.
     """
     plain = {line.level.name: line for line in lines if not line.defence}
-    return tuple(_without_twin(line, plain.get(line.level.baseline)) if not line.defence else line for line in lines)
+    return tuple(_without_twin(line, plain.get(line.level.baseline)) for line in lines)
 
 
 def _without_twin(line: CurvePlan, base: CurvePlan | None) -> CurvePlan:
-    if base is None:
+    if base is None or (line.defence and not leaves_values(line.defence)):
         return line
     exact, learned = (
         tuple(attack for attack in attacks if attack.of == "explanations" or attack not in base.attacks)

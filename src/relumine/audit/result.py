@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from relumine.jobs.records import read
+from relumine.text import NOTHING, count
 
 # How a curve ended.
 Status = Literal["exact", "reached", "not reached", "inconclusive"]
@@ -223,6 +224,13 @@ class Need:
         """What was to be reached, as "95 % agreement"."""
         return "exact reconstruction" if self.milestone == "exact" else f"{self.milestone} % agreement"
 
+    @property
+    def taken(self) -> str:
+        """The mean number of queries, or that those tried were not enough."""
+        if self.queries is not None:
+            return count(self.queries.mean)
+        return f"> {self.tried:,}" if self.tried else NOTHING
+
 
 @dataclass(frozen=True)
 class Usefulness:
@@ -284,7 +292,7 @@ class Curve:
 
     def need(self, milestone: str) -> Need:
         """The queries to a milestone."""
-        return next(need for need in self.needs if need.milestone == milestone)
+        return next((need for need in self.needs if need.milestone == milestone), Need(milestone, None, None, 0))
 
 
 @dataclass(frozen=True)

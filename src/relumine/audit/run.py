@@ -277,17 +277,24 @@ class _AuditRun:
 
 
 def longest(left: Collection[Case], done: Collection[tuple[Case, float]], limit: float) -> float:
-    """Seconds that cases may take, by the slowest of the same attack at its largest budget so far.
+    """Seconds that cases may take, by the slowest of the same attack at its largest budget so far, at the same level if
+    it was tried there.
 
     Times grow at most in proportion to queries, and tenfold from one budget to the next; at small ones they hardly grow
     at all, so the estimate errs on the long side.
     """
-    slowest: dict[str, tuple[int, float]] = {}
+    slowest: dict[tuple[str, ...], tuple[int, float]] = {}
     for case, seconds in done:
-        slowest[case.attack] = max(slowest.get(case.attack, (0, 0.0)), (case.budget, seconds))
-    unknown = max(slowest.values())[0], max(seconds for _, seconds in slowest.values())
-    known = ((case.budget, *slowest.get(case.attack, unknown)) for case in left)
-    return sum(min(seconds * min(max(budget / most, 1), _GROWTH), limit) for budget, most, seconds in known)
+        for key in ((case.attack, case.level), (case.attack,), ()):
+            slowest[key] = max(slowest.get(key, (0, 0.0)), (case.budget, seconds))
+    slowest[()] = slowest[()][0], max(seconds for _, seconds in slowest.values())
+
+    def seconds_of(case: Case) -> float:
+        keys = (case.attack, case.level), (case.attack,), ()
+        most, seconds = next(slowest[key] for key in keys if key in slowest)
+        return min(seconds * min(max(case.budget / most, 1), _GROWTH), limit)
+
+    return sum(map(seconds_of, left))
 
 
 def _about(target: AuditedTarget, subject: Subject, command: str, started: datetime, seconds: float) -> About:

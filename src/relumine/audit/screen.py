@@ -104,9 +104,8 @@ def _head(milestone: str) -> str:
 
 def _need(need: Need, seeds: int) -> str:
     """The mean, and in how many seeds if not in all; what was not reached says how far it was tried."""
-    if need.queries is None:
-        return f"> {need.tried:,}" if need.tried else "?"
-    return f"{need.queries.mean:,.0f}" + (f" ({need.queries.seeds}/{seeds})" if need.queries.seeds < seeds else "")
+    few = need.queries is not None and need.queries.seeds < seeds
+    return f"{need.taken} ({need.queries.seeds}/{seeds})" if few and need.queries else need.taken
 
 
 def show_comparison(console: Console, comparison: AuditComparison) -> None:

@@ -14,6 +14,7 @@ from relumine.audit.data import GAUSSIAN
 from relumine.audit.result import MILESTONES, ORDINARY, About, Control, Curve, Need, Record, Spread
 from relumine.audit.severity import judged
 from relumine.measures import CLOSE
+from relumine.text import per_cent, plural
 
 # Fewer seeds or test inputs than these leave a figure's spread open.
 _SEEDS = 3
@@ -400,15 +401,7 @@ def _range_of(numbers: Sequence[int]) -> str:
 
 def queries(number: float) -> str:
     """«1 query», «1,234 queries»."""
-    return f"{number:,.0f} {'query' if round(number) == 1 else 'queries'}"
-
-
-def per_cent(share: float) -> str:
-    """A share with one decimal; nothing but all is called 100 %, nothing but nothing 0 %."""
-    if 0 < share < 1:
-        share = min(max(share, 0.001), 0.999)
-    text = f"{100 * share:.1f}".removesuffix(".0")
-    return f"{text} %"
+    return plural(round(number), "query", "queries")
 
 
 def _first_up(text: str) -> str:

@@ -99,9 +99,10 @@ def _family(model: object) -> str:
         ),
     }
     found = next((name for name, kinds in families.items() if isinstance(model, kinds)), None)
-    several = isinstance(model, ensemble.GradientBoostingClassifier) and len(model.classes_) > 2
-    if found is None or several:
+    if found is None:
         raise MisuseError(f"SHAP values are computed of trees only, got {type(model).__name__}")
+    if getattr(model, "is_categorical_", None) is not None:  # shap reads their splits as thresholds
+        raise MisuseError("SHAP values are not computed of splits of categories")
     return found
 
 
@@ -118,5 +119,24 @@ def _by_shap(model: Any, rows: Array) -> Array:
         import shap
     except ImportError as error:
         raise MisuseError("SHAP values of scikit-learn's trees need shap: pip install 'relumine[trees]'") from error
-    found = np.asarray(shap.TreeExplainer(model).shap_values(rows, check_additivity=False), dtype=np.float64)
-    return found[:, None] if found.ndim == 2 else np.moveaxis(found, 2, 1)
+    found = [
+        np.asarray(shap.TreeExplainer(part).shap_values(rows, check_additivity=False), dtype=np.float64)
+        for part in _per_class(model)
+    ]
+    if len(found) > 1:
+        return np.stack(found, axis=1)
+    return found[0][:, None] if found[0].ndim == 2 else np.moveaxis(found[0], 2, 1)
+
+
+def _per_class(model: Any) -> list[Any]:
+    """The model; of gradient boosting for each class the regressor that its trees are, which shap wants one by one."""
+    from sklearn.dummy import DummyRegressor
+    from sklearn.ensemble import GradientBoostingClassifier, GradientBoostingRegressor
+
+    if not isinstance(model, GradientBoostingClassifier):
+        return [model]
+    parts = [GradientBoostingRegressor(learning_rate=model.learning_rate) for _ in model.estimators_.T]
+    for part, trees in zip(parts, model.estimators_.T, strict=True):
+        part.estimators_, part.init_ = trees[:, None], DummyRegressor()
+        part.init_.constant_ = np.zeros(1)  # the base value is no contribution
+    return parts

@@ -1,11 +1,8 @@
-"""Charts: what is drawn, and where. Every place is computed here, for each choice of axes; the script looks it up."""
+"""Charts: what is drawn, and where. Every place is computed here; the script adds pointing and the keyboard."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import product
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 # One glyph per series besides its colour, as paths around the origin: circle, square, triangle, diamond, cross, …
 GLYPHS = (
@@ -22,14 +19,12 @@ GLYPHS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """One way to measure: its name, what stands beside it, and where values lie between 0 and 1.
+    """One way to measure: what stands beside it, and where values lie between 0 and 1.
 
     beyond:    what is said of values that were not reached, drawn at the axis' end; "" where there are none
     reference: a value to compare with, drawn as a line that says ``reference_text``
     """
 
-    name: str
-    switch: str
     label: str
     low: float
     high: float
@@ -51,14 +46,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Mark:
-    """A point: per axis its value, across with (mean, low, high) up. None where it has none there.
+    """A point: its value across, and (mean, low, high) up; not drawn where one of them is None or not a number.
 
     text:    everything known of it, for pointers and screen readers
     caption: what stands beside it
     """
 
-    across: Mapping[str, float | None]
-    up: Mapping[str, tuple[float, float, float] | None]
+    across: float | None
+    up: tuple[float, float, float] | None
     text: str
     ringed: bool = False
     caption: str = ""
@@ -83,22 +78,17 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn; the first axes are seen first."""
+    """What is drawn."""
 
     name: str
-    across: tuple[Axis, ...]
-    up: tuple[Axis, ...]
+    across: Axis
+    up: Axis
     series: tuple[Series, ...]
 
-    @cached_property
+    @property
     def layouts(self) -> "tuple[Drawing, Drawing]":
         """For screens and paper, and for phones."""
         return Drawing(self, "wide", 1000, 460), Drawing(self, "narrow", 360, 380)
-
-    @property
-    def places(self) -> dict[str, Any]:
-        """What the script looks up: numbers only."""
-        return {drawing.size: drawing.places for drawing in self.layouts}
 
 
 @dataclass(frozen=True)
@@ -118,6 +108,10 @@ class Tick:
     text: str
 
 
+# A point in its place: x, and y of mean, low and high.
+Spot = tuple[float, float, float, float]
+
+
 @dataclass(frozen=True)
 class Drawing:
     """A chart at one size, in its picture's own units."""
@@ -133,7 +127,7 @@ class Drawing:
     @property
     def left(self) -> float:
         """Room for the numbers of the axis upwards."""
-        return 96 if any(axis.beyond for axis in self.chart.up) else 58
+        return 96 if self.chart.up.beyond else 58
 
     def x(self, place: float) -> float:
         """From a place on the axis across."""
@@ -143,69 +137,40 @@ class Drawing:
         """From a place on the axis upwards."""
         return round(self.height - self.bottom - place * (self.height - self.bottom - self.top), 1)
 
-    def ticks_across(self, axis: Axis) -> list[Tick]:
+    @property
+    def ticks_across(self) -> list[Tick]:
         """The grid's upright lines; fewer on a phone, where their numbers would meet."""
-        room = 60 if self.size == "narrow" else 50
+        axis, room = self.chart.across, 60 if self.size == "narrow" else 50
         return list(_apart([Tick(self.x(axis.place(value)), text) for value, text in axis.ticks], room))
 
-    def ticks_up(self, axis: Axis) -> list[Tick]:
+    @property
+    def ticks_up(self) -> list[Tick]:
         """The grid's level lines."""
+        axis = self.chart.up
         ticks = [Tick(self.y(axis.place(value)), text) for value, text in axis.ticks]
         return [*_apart(ticks, 14), *([Tick(self.y(1.0), axis.beyond)] if axis.beyond else [])]
 
     @property
-    def series(self) -> "list[Drawn]":
-        """What is drawn with the first axes."""
-        across, up = self.chart.across[0].name, self.chart.up[0].name
-        return [
-            Drawn(one, drawn["x"][across], drawn["y"][up], drawn["captions"].get(f"{across}/{up}", []))
-            for one, drawn in zip(self.chart.series, self.places, strict=True)
-        ]
+    def series(self) -> "Iterator[Drawn]":
+        """What is drawn; captions where they touch no point and no other caption, or they are left out."""
+        spots = [[self._spot(mark) for mark in one.marks] for one in self.chart.series]
+        taken = [_Box(x - 6, y - 6, x + 6, y + 6) for row in spots for spot in row if spot for x, y, *_ in [spot]]
+        for one, row in zip(self.chart.series, spots, strict=True):
+            captions = [self._free(m.caption, s, taken) if s else None for m, s in zip(one.marks, row, strict=True)]
+            yield Drawn(one, row, captions)
 
-    @cached_property
-    def places(self) -> list[dict[str, Any]]:
-        """Of each series: x by axis, [mean, low, high] by axis, and captions by both."""
-        places = [
-            {
-                "x": {axis.name: [self._x(axis, mark) for mark in one.marks] for axis in self.chart.across},
-                "y": {axis.name: [self._y(axis, mark) for mark in one.marks] for axis in self.chart.up},
-                "captions": {},
-            }
-            for one in self.chart.series
-        ]
-        if any(mark.caption for one in self.chart.series for mark in one.marks):
-            for across, up in product(self.chart.across, self.chart.up):
-                self._caption(places, across.name, up.name)
-        return places
+    def _spot(self, mark: Mark) -> Spot | None:
+        values = (mark.across, *(mark.up or (None,)))
+        known = [value for value in values if value is not None and not math.isnan(value)]
+        if len(known) < len(values):
+            return None
+        across, *up = known
+        mean, low, high = (self.y(self.chart.up.place(value)) for value in up)
+        return self.x(self.chart.across.place(across)), mean, low, high
 
-    def _x(self, axis: Axis, mark: Mark) -> float | None:
-        value = mark.across.get(axis.name)
-        return None if value is None or math.isnan(value) else self.x(axis.place(value))
-
-    def _y(self, axis: Axis, mark: Mark) -> list[float] | None:
-        values = mark.up.get(axis.name)
-        return None if values is None or any(map(math.isnan, values)) else [self.y(axis.place(v)) for v in values]
-
-    def _caption(self, places: list[dict[str, Any]], across: str, up: str) -> None:
-        """Put captions where they touch no point and no other caption; one without room is left out."""
-        spots = [
-            [
-                (x, y[0]) if x is not None and y is not None else None
-                for x, y in zip(one["x"][across], one["y"][up], strict=True)
-            ]
-            for one in places
-        ]
-        taken = [_Box(x - 6, y - 6, x + 6, y + 6) for row in spots for spot in row if spot for x, y in [spot]]
-        for one, series, row in zip(places, self.chart.series, spots, strict=True):
-            found: list[list[Any] | None] = []
-            for mark, spot in zip(series.marks, row, strict=True):
-                caption = self._free(mark.caption, *spot, taken) if spot else None
-                found.append([caption.dx, caption.dy, caption.anchor] if caption else None)
-            one["captions"][f"{across}/{up}"] = found
-
-    def _free(self, text: str, x: float, y: float, taken: "list[_Box]") -> Caption | None:
-        wide = 7 * len(text)
-        for caption in _AROUND:
+    def _free(self, text: str, spot: Spot, taken: "list[_Box]") -> Caption | None:
+        x, y, wide = spot[0], spot[1], 7 * len(text)
+        for caption in _AROUND if text else ():
             begin = x + caption.dx - {"start": 0, "middle": wide / 2, "end": wide}[caption.anchor]
             box = _Box(begin, y + caption.dy - 10, begin + wide, y + caption.dy + 3)
             inside = box.left >= self.left and box.right <= self.width and box.top >= 0
@@ -245,31 +210,26 @@ class Drawn:
     """A series in its place."""
 
     series: Series
-    xs: Sequence[float | None]
-    ys: Sequence[Sequence[float] | None]
-    captions: Sequence[Sequence[Any] | None] = field(default=())
+    spots: Sequence[Spot | None]
+    captions: Sequence[Caption | None]
 
     @property
     def line(self) -> str:
         """Through the means."""
-        return _path([(x, y[0]) for x, y in self._there])
+        return _path([(x, mean) for x, mean, _, _ in filter(None, self.spots)])
 
     @property
     def band(self) -> str:
         """From the lowest to the highest of the seeds."""
-        there = list(self._there)
-        return _path([(x, y[1]) for x, y in there] + [(x, y[2]) for x, y in reversed(there)]) + "Z" if there else ""
+        there = list(filter(None, self.spots))
+        return _path([(x, low) for x, _, low, _ in there] + [(x, high) for x, _, _, high in reversed(there)]) + "Z"
 
     @property
-    def marks(self) -> "Iterator[tuple[Mark, str, Sequence[Any] | None]]":
-        """Each point, its place, and its caption's."""
-        captions = self.captions or [None] * len(self.xs)
-        for mark, x, y, caption in zip(self.series.marks, self.xs, self.ys, captions, strict=True):
-            yield mark, "" if x is None or y is None else f"{x:g} {y[0]:g}", caption
-
-    @property
-    def _there(self) -> Iterator[tuple[float, Sequence[float]]]:
-        return ((x, y) for x, y in zip(self.xs, self.ys, strict=True) if x is not None and y is not None)
+    def marks(self) -> "Iterator[tuple[Mark, Spot, Caption | None]]":
+        """Each point that has a place, and its caption's."""
+        for mark, spot, caption in zip(self.series.marks, self.spots, self.captions, strict=True):
+            if spot is not None:
+                yield mark, spot, caption
 
 
 def logarithmic(values: Sequence[float]) -> tuple[float, float, tuple[tuple[float, str], ...]]:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,21 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from relumine.audit.result import AuditResult, Picture, UnitPair
+from relumine.audit.result import AuditResult, Picture
 from relumine.audit.severity import REFERENCES
 from relumine.report import curves, images, tables, wording
-from relumine.text import duration, plural
+from relumine.report.curves import best
+from relumine.report.tables import end_of, winners
+from relumine.report.wording import between, decimal, headline, moment, money, scientific, short, with_spread
+from relumine.text import count, duration, per_cent, plural
 
 _PARTS = Path(__file__).parent / "templates"
 
 # What templates call to say numbers and names.
-_FORMS = ("count", "decimal", "headline", "moment", "per_cent", "scientific", "short")
+_FORMS = (
+    *(count, decimal, headline, money, moment, per_cent, scientific, short, between, with_spread),
+    *(duration, plural, end_of, winners, best),
+)
 
 # Pictures and units shown, those that differ most first: more of them look the same to a reader.
 _MOST_PICTURES, _MOST_UNITS = 3, 6
@@ -38,13 +45,12 @@ def render(result: AuditResult) -> str:
         style=Markup(style),
         script=Markup(script),
         charts={chart.name: chart for chart in charts},
-        places={chart.name: chart.places for chart in charts},
         alike=wording.agrees(result.about),
         figures=tables.key_figures(result),
         columns=tables.COLUMNS,
-        rows=tables.exposed_outputs(result),
+        plain={curve.level: curve for curve in result.curves if not curve.defence},
+        looks=dict(zip((curve.level for curve in result.curves), curves.looks(result, result.curves), strict=True)),
         defences=tables.defences(result),
-        points=tables.points(result),
         cases=tables.cases(result.records),
         actions=tables.actions(result),
         references=REFERENCES,
@@ -78,7 +84,7 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for form in (duration, plural, *(getattr(wording, name) for name in _FORMS)):
+    for form in _FORMS:
         environment.filters[form.__name__] = form
     return environment.get_template("page.html")
 
@@ -108,21 +114,9 @@ def _gallery(result: AuditResult) -> list[dict[str, Any]]:
 
 def _units(result: AuditResult) -> dict[str, Any]:
     """The recovered units, the worst first, so that what is left out is better than what is seen."""
-    worst_first = sorted(result.units, key=_distance, reverse=True)
-    shape = result.about.input_shape
-    return {
-        "total": len(result.units),
-        "worst": worst_first[0].distance if worst_first else None,
-        "shown": [
-            {
-                "true": images.map_picture(unit.true, shape),
-                "recovered": images.map_picture(unit.recovered, shape),
-                "distance": unit.distance,
-            }
-            for unit in worst_first[:_MOST_UNITS]
-        ],
-    }
-
-
-def _distance(unit: UnitPair) -> float:
-    return unit.distance if unit.distance == unit.distance else float("inf")
+    worst_first = sorted(result.units, key=lambda unit: -math.inf if math.isnan(unit.distance) else -unit.distance)
+    shown = [
+        (*(images.map_picture(row, result.about.input_shape) for row in (unit.true, unit.recovered)), unit.distance)
+        for unit in worst_first[:_MOST_UNITS]
+    ]
+    return {"total": len(result.units), "worst": shown[0][2] if shown else None, "shown": shown}

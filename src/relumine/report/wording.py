@@ -6,8 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from relumine.audit.result import About, Spread
-
-NOTHING = "—"
+from relumine.text import NOTHING, count, per_cent
 
 # Longest name from outside that is written out; the result file has all of it.
 _LONGEST = 240
@@ -33,48 +32,26 @@ def label(text: str, longest: int = 26) -> str:
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def count(number: float | None) -> str:
-    """A number of queries or floats: 1,234; small means keep a decimal."""
-    if number is None:
-        return NOTHING
-    if not math.isfinite(number):
-        return "not a number" if math.isnan(number) else "∞"
-    return f"{number:,.1f}" if number < 10 and number != round(number) else f"{number:,.0f}"
-
-
-def per_cent(share: float | None) -> str:
-    """A share with one decimal; nothing but 1 is called 100 %, and nothing but 0 is called 0 %."""
-    if share is None:
-        return NOTHING
-    if not math.isfinite(share):
-        return "not a number"
-    if 0 < share < 1:
-        return f"{min(max(100 * share, 0.1), 99.9):.1f} %"
-    return f"{100 * share:.0f} %" if share in (0, 1) else f"{100 * share:.1f} %"
-
-
-def decimal(number: float | None) -> str:
+def decimal(number: float | None, form: str = ".2f") -> str:
     """A plain number with two decimals."""
     if number is None:
         return NOTHING
-    return f"{number:.2f}" if math.isfinite(number) else "not a number"
+    return f"{number:{form}}" if math.isfinite(number) else "not a number"
 
 
 def scientific(number: float | None) -> str:
     """A small number: 2.5e-14."""
-    if number is None:
-        return NOTHING
-    return f"{number:.1e}" if math.isfinite(number) else "not a number"
+    return decimal(number, ".1e")
 
 
-def between(spread: Spread | None, form: Callable[[float | None], str]) -> str:
+def between(spread: Spread | None, form: Callable[[float | None], str] = count) -> str:
     """From where to where over seeds; empty where there is no spread to speak of."""
     if spread is None or spread.seeds < 2 or spread.low == spread.high:
         return ""
     return f"{form(spread.low).removesuffix(' %')} – {form(spread.high)}"
 
 
-def with_spread(spread: Spread | None, form: Callable[[float | None], str]) -> str:
+def with_spread(spread: Spread | None, form: Callable[[float | None], str] = per_cent) -> str:
     """The mean, and in brackets from where to where."""
     if spread is None:
         return NOTHING

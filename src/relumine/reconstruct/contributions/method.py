@@ -1,6 +1,5 @@
 """The choice among students by held-out answers, and the clone that predicts values."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,14 +7,9 @@ from scipy.special import expit, logit, softmax
 
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.metering.metered import Spent
-from relumine.reconstruct.contributions.forests import Forests
-from relumine.reconstruct.contributions.kernels import Kernels
-from relumine.reconstruct.contributions.per_feature import PerFeature
+from relumine.reconstruct.contributions.students import Sums, forests, kernels, per_feature
 from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
-
-# n×d inputs to n×K sums of contributions.
-Sums = Callable[[Array], Array]
 
 # Probabilities closer to 0 or 1 have no digits left in float32.
 _LEAST = 1e-7
@@ -50,7 +44,7 @@ def _chosen(rows: Array, contributions: Array, wanted: Array, rng: np.random.Gen
     """The student whose sums are closest to held-out answers, fitted to all of them."""
     seed = int(rng.integers(2**31))
     if len(rows) < _FEWEST:
-        return "per feature", PerFeature.learned(rows, contributions)
+        return "per feature", per_feature(rows, contributions)
     parts = np.array_split(rng.permutation(len(rows)), _PARTS)
     errors: dict[str, float] = {}
     for part in parts if len(rows) <= _FEW else parts[:1]:
@@ -62,12 +56,12 @@ def _chosen(rows: Array, contributions: Array, wanted: Array, rng: np.random.Gen
 
 
 def _students(rows: Array, contributions: Array, seed: int) -> dict[str, Sums]:
-    forests, kernels = Forests.learned(rows, contributions, seed), Kernels.learned(rows, contributions)
+    by_forests, by_kernels = forests(rows, contributions, seed), kernels(rows, contributions)
     return {
-        "per feature": PerFeature.learned(rows, contributions),
-        "by forests": forests,
-        "by kernels": kernels,
-        "by forests and kernels": lambda asked: (forests(asked) + kernels(asked)) / 2,
+        "per feature": per_feature(rows, contributions),
+        "by forests": by_forests,
+        "by kernels": by_kernels,
+        "by forests and kernels": lambda asked: (by_forests(asked) + by_kernels(asked)) / 2,
     }
 
 

@@ -6,6 +6,7 @@ Settings are scikit-learn's own where nothing is said: these students are to be 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -82,13 +83,14 @@ def _probabilities(model: Any, rows: Array) -> Array:
     return shares_of(margins[:, None] if margins.ndim == 1 else margins)
 
 
-def _regressor(make: Make) -> Learn:
-    """Of logits, or of a regression's numbers."""
+def _regressor(make: Make, *, single: bool = False) -> Learn:
+    """Of logits, or of a regression's numbers; ``single``: a model per output."""
 
     def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         assert answers.numbers is not None
         mean, scale = answers.numbers.mean(axis=0), float(answers.numbers.std()) or 1.0
-        models = _per_output(make, rows, (answers.numbers - mean) / scale, seed)
+        wanted = (answers.numbers - mean) / scale
+        models = [_fitted(make(seed), rows, part) for part in (wanted.T if single else [wanted])]
 
         def predict(rows: Array) -> Array:
             numbers = mean + scale * np.hstack([model.predict(rows).reshape(len(rows), -1) for model in models])
@@ -109,131 +111,44 @@ def _of_shares(make: Make) -> Learn:
     return learn
 
 
-def _per_output(make: Make, rows: Array, numbers: Array, seed: int) -> list[Any]:
-    model = make(seed)
-    if "HistGradientBoosting" not in type(model).__name__:
-        return [_fitted(model, rows, numbers)]
-    return [_fitted(make(seed), rows, column) for column in numbers.T]
-
-
 def _fitted(model: Any, rows: Array, wanted: NDArray[Any]) -> Any:
+    """With no more inputs than a kernel has time for, and no more neighbours than there are inputs."""
+    if hasattr(model, "n_neighbors"):
+        model.set_params(n_neighbors=min(model.n_neighbors, len(rows)))
+    most = _MOST_OF_KERNELS if hasattr(model, "kernel_params") else len(rows)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of convergence: what is not good is not chosen
-        return model.fit(rows, wanted)
+        return model.fit(rows[:most], wanted[:most])
 
 
-def _logistic(seed: int) -> Any:
-    from sklearn.linear_model import LogisticRegression
+def _of(name: str, **settings: Any) -> Make:
+    """A model of scikit-learn's, by module and class; loaded when it is made, because that takes a second."""
+    module, kind = name.split(".")
 
-    return LogisticRegression(max_iter=300)
-
-
-def _ridge(seed: int) -> Any:
-    from sklearn.linear_model import RidgeCV
-
-    return RidgeCV(np.logspace(-6, 3, 10))
-
-
-def _svm(cost: float) -> Make:
     def make(seed: int) -> Any:
-        from sklearn.svm import SVC
-
-        return SVC(C=cost)
+        model = getattr(import_module(f"sklearn.{module}"), kind)(**settings)
+        return model.set_params(random_state=seed) if "random_state" in model.get_params() else model
 
     return make
-
-
-def _kernel_ridge(penalty: float) -> Make:
-    def make(seed: int) -> Any:
-        from sklearn.kernel_ridge import KernelRidge
-
-        return _OfTheFirst(KernelRidge(kernel="rbf", alpha=penalty))
-
-    return make
-
-
-@dataclass(frozen=True)
-class _OfTheFirst:
-    """A model of no more inputs than it has time and memory for."""
-
-    model: Any
-
-    def fit(self, rows: Array, wanted: NDArray[Any]) -> Any:
-        """The fitted model."""
-        return self.model.fit(rows[:_MOST_OF_KERNELS], wanted[:_MOST_OF_KERNELS])
-
-
-def _nearest(count: int) -> Make:
-    def make(seed: int) -> Any:
-        from sklearn.neighbors import KNeighborsClassifier
-
-        return _AtMost(KNeighborsClassifier, count)
-
-    return make
-
-
-def _nearest_regression(count: int) -> Make:
-    def make(seed: int) -> Any:
-        from sklearn.neighbors import KNeighborsRegressor
-
-        return _AtMost(KNeighborsRegressor, count)
-
-    return make
-
-
-@dataclass(frozen=True)
-class _AtMost:
-    """Nearest neighbours, fewer than ``count`` where there are fewer inputs."""
-
-    kind: Any
-    count: int
-
-    def fit(self, rows: Array, wanted: NDArray[Any]) -> Any:
-        """The fitted model."""
-        return self.kind(min(self.count, len(rows))).fit(rows, wanted)
-
-
-def _forest(seed: int) -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(random_state=seed)
-
-
-def _extra_trees(seed: int) -> Any:
-    from sklearn.ensemble import ExtraTreesClassifier
-
-    return ExtraTreesClassifier(random_state=seed)
-
-
-def _forest_regression(seed: int) -> Any:
-    from sklearn.ensemble import ExtraTreesRegressor
-
-    return ExtraTreesRegressor(max_features=1 / 3, random_state=seed)
-
-
-def _boosted(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    return HistGradientBoostingClassifier(random_state=seed)
-
-
-def _boosted_regression(seed: int) -> Any:
-    from sklearn.ensemble import HistGradientBoostingRegressor
-
-    return HistGradientBoostingRegressor(random_state=seed)
 
 
 _CLASSIFIERS: dict[Kind, dict[str, Make]] = {
-    "linear": {"logistic regression": _logistic},
-    "kernel": {f"SVM with C = {cost:g}": _svm(cost) for cost in (1, 10)},
-    "nearest": {f"{count} nearest": _nearest(count) for count in (1, 5)},
-    "forest": {"random forest": _forest, "extra trees": _extra_trees},
-    "boosted": {"boosted trees": _boosted},
+    "linear": {"logistic regression": _of("linear_model.LogisticRegression", max_iter=300)},
+    "kernel": {f"SVM with C = {cost:g}": _of("svm.SVC", C=cost) for cost in (1, 10)},
+    "nearest": {f"{count} nearest": _of("neighbors.KNeighborsClassifier", n_neighbors=count) for count in (1, 5)},
+    "forest": {
+        "random forest": _of("ensemble.RandomForestClassifier"),
+        "extra trees": _of("ensemble.ExtraTreesClassifier"),
+    },
+    "boosted": {"boosted trees": _of("ensemble.HistGradientBoostingClassifier")},
 }
 _REGRESSORS: dict[Kind, dict[str, Learn]] = {
-    "linear": {"ridge regression": _regressor(_ridge)},
-    "kernel": {f"kernel ridge with α = {penalty:g}": _regressor(_kernel_ridge(penalty)) for penalty in (1e-3, 0.1)},
-    "nearest": {"mean of 5 nearest": _of_shares(_nearest_regression(5))},
-    "forest": {"regression forest": _of_shares(_forest_regression)},
-    "boosted": {"boosted regression": _regressor(_boosted_regression)},
+    "linear": {"ridge regression": _regressor(_of("linear_model.RidgeCV", alphas=np.logspace(-6, 3, 10)))},
+    "kernel": {
+        f"kernel ridge with α = {penalty:g}": _regressor(_of("kernel_ridge.KernelRidge", kernel="rbf", alpha=penalty))
+        for penalty in (1e-3, 0.1)
+    },
+    "nearest": {"mean of 5 nearest": _of_shares(_of("neighbors.KNeighborsRegressor", n_neighbors=5))},
+    "forest": {"regression forest": _of_shares(_of("ensemble.ExtraTreesRegressor", max_features=1 / 3))},
+    "boosted": {"boosted regression": _regressor(_of("ensemble.HistGradientBoostingRegressor"), single=True)},
 }

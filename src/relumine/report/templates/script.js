@@ -1,8 +1,6 @@
 "use strict";
-// Adds pointing, the keyboard and switches to charts that are already drawn. Every place was computed beforehand.
+// Adds pointing, the keyboard and the legend's switches to charts that are already drawn.
 (() => {
-  const places = JSON.parse(document.getElementById("places").textContent);
-  const path = (points) => (points.length ? "M" + points.map((point) => point.join(" ")).join("L") : "");
   const hide = (element, hidden) => element.toggleAttribute("hidden", hidden);
   const all = (root, selector) => [...root.querySelectorAll(selector)];
 
@@ -10,10 +8,9 @@
     const tip = figure.querySelector(".tip");
     const canvas = figure.querySelector(".canvas");
     const pictures = all(figure, ".canvas > svg");
-    const chosen = { across: null, up: null };
     let pointed = [];
 
-    const visible = (mark) => !mark.hasAttribute("hidden") && !mark.closest(".series").hasAttribute("hidden");
+    const visible = (mark) => !mark.closest(".series").hasAttribute("hidden");
     const marksOf = (series) => all(series, ".mark").filter(visible);
     const seriesOf = (picture) => all(picture, ".series").filter((series) => marksOf(series).length);
 
@@ -70,43 +67,6 @@
       return next && next[Math.min(column, next.length - 1)];
     }
 
-    function place(series, known) {
-      const xs = known.x[chosen.across];
-      const ys = known.y[chosen.up];
-      const captions = known.captions[chosen.across + "/" + chosen.up] || [];
-      const there = xs.map((x, i) => i).filter((i) => xs[i] !== null && ys[i] !== null);
-      const line = series.querySelector(".line");
-      if (line) {
-        line.setAttribute("d", path(there.map((i) => [xs[i], ys[i][0]])));
-        const back = [...there].reverse();
-        const around = [...there.map((i) => [xs[i], ys[i][1]]), ...back.map((i) => [xs[i], ys[i][2]])];
-        series.querySelector(".band").setAttribute("d", path(around) + (around.length ? "Z" : ""));
-      }
-      all(series, ".mark").forEach((mark, i) => {
-        hide(mark, !there.includes(i));
-        if (there.includes(i)) mark.setAttribute("transform", "translate(" + xs[i] + " " + ys[i][0] + ")");
-        const caption = mark.querySelector(".caption");
-        if (!caption) return;
-        hide(caption, !captions[i]);
-        if (!captions[i]) return;
-        ["x", "y", "text-anchor"].forEach((name, k) => caption.setAttribute(name, captions[i][k]));
-      });
-    }
-
-    function redraw() {
-      for (const picture of pictures) {
-        for (const direction of ["across", "up"])
-          all(picture, `[data-axes=${direction}] > .ticks`).forEach((ticks, i) => {
-            if (chosen[direction] === null && i === 0) chosen[direction] = ticks.dataset.axis;
-            hide(ticks, ticks.dataset.axis !== chosen[direction]);
-          });
-        const known = places[figure.dataset.chart][picture.dataset.size];
-        all(picture, ".series").forEach((series, i) => place(series, known[i]));
-      }
-      point([]);
-      setStops();
-    }
-
     for (const picture of pictures) {
       all(picture, "title").forEach((title) => title.remove());
       picture.addEventListener("pointermove", (event) => point(nearest(picture, event)));
@@ -133,13 +93,7 @@
         setStops();
       });
     }
-    for (const input of all(figure, ".switches input"))
-      input.addEventListener("change", () => {
-        chosen[input.dataset.direction] = input.value;
-        redraw();
-      });
-    hide(figure.querySelector(".switches"), false);
-    redraw();
+    setStops();
   }
 
   all(document, "figure.chart").forEach(enliven);
