@@ -159,7 +159,7 @@ def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], objec
     task = matching(offer, inputs, answer, like, explanation=None, loss="joint", weight=0.1)
 
     def fit(rounding: float) -> _StudentFit:
-        schedule = Schedule(10**6, BATCH, 1e-3, 0.0, rounding, "adam")
+        schedule = Schedule(10**6, BATCH, 1e-3, rounding, "adam")
         return _StudentFit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
 
     return {
