@@ -18,18 +18,16 @@ def page(
     scale: Scale,
     results: Mapping[FigureName, Results],
     maps: Sequence[Mapping[str, Any]],
-    exact: Sequence[Mapping[str, Any]],
     pictures: Mapping[FigureName, Sequence[Path]],
 ) -> str:
-    """The whole page. ``maps`` are the records of the saliency grids, ``exact`` of exact reconstructions."""
+    """The whole page. ``maps`` are the records of the saliency grids."""
     names = [*results, *(["smoothgrad"] if maps else [])]
     commands = [f"relumine reproduce {name} --scale {scale.name}" for name in names]
     lines = [f"# The paper's experiments, scale {scale.name}", "", _wrapped(_sentence(scale.about)), ""]
     lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), f"{name}.csv", f"{name}.jsonl")]
-        lines += [*_targets(known), *_compared(known)]
-        lines += _exact(exact) if name == "main" else []
+        lines += [*_targets(known), *_compared(known), *_exact(known)]
     if maps:
         drawn = _pictures(pictures.get("smoothgrad", ()), "smoothgrad.jsonl")
         lines += ["## Saliency maps by SmoothGrad", "", *drawn, *_maps(maps)]
@@ -117,21 +115,17 @@ def _needed(results: Results, panel: Panel) -> list[str]:
     return [_wrapped(f"{panel.title}, queries to reach {100 * level:.1f} %: {'; '.join(words)}."), ""]
 
 
-def _exact(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not records:
+def _exact(results: Results) -> list[str]:
+    found = [(panel, mark, row) for panel in results.figure.panels for mark, row in results.marks(panel)]
+    if not found:
         return []
-    header = ("data", "network", "outcome", "gradient queries", "value queries", "numbers returned")
-    numbers = ("gradient_queries", "value_queries", "floats")
+    header = ("target", "what", "outcome", "gradient queries", "value queries", "numbers returned")
+    counts = ("gradient_queries", "value_queries", "floats")
     rows = [
-        (
-            record["target"]["data"],
-            record["target"]["network"],
-            record["outcome"],
-            *(f"{record[name]:,}" for name in numbers),
-        )
-        for record in records
+        (panel.title, mark.label, row.outcome, *(f"{row.spent[name]:,}" for name in counts))
+        for panel, mark, row in found
     ]
-    return ["Exact reconstruction of the same targets, verification included:", "", *_table(header, rows), ""]
+    return ["Without a student, verification included:", "", *_table(header, rows), ""]
 
 
 def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:

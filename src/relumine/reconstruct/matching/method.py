@@ -155,9 +155,7 @@ class GradientMatching:
             weight=self._weight(asked.offer),
             squared=self.logits_by == "squared",
         )
-        schedule = Schedule(
-            self.steps, self.batch, self.learning_rate, self.relu_smoothing, self.optimiser
-        )
+        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.relu_smoothing, self.optimiser)
         held_out = torch.from_numpy(self._held_out(len(task), rng))
         kept = None if self.checkpoint is None else Path(self.checkpoint)
         gap = fit(student, task, held_out, schedule, rng, self.watch, kept)
