@@ -13,6 +13,7 @@ from relumine.study.designs import (
     LITTLE,
     MEMBERSHIP,
     MEMBERSHIP_LOGITS,
+    ONE_WEIGHT,
     SMOOTHGRAD,
     CurveDesign,
     FigureName,
@@ -227,21 +228,25 @@ class NoDifference:
 
 @dataclass(frozen=True)
 class WorksBetter:
-    """One pair of networks ends closer to its target than another, by more than a point on average over budgets."""
+    """One pair of networks ends closer to its target than another, by more than a point on average over budgets.
+
+    Judged with one λ for all, as the paper has it; what each gains from its own is told besides.
+    """
 
     panel: str
     than: str
 
     def __call__(self, results: Results) -> Finding:
         panels = [results.panel(name) for name in (self.panel, self.than)]
-        missing = [_missing(results, panel) for panel in panels]
-        if missing[0] is None or missing[1] is None:
+        alike, own = (_missing(results, panels, curve) for curve in (ONE_WEIGHT, GRADIENT))
+        if alike is None or own is None:
             return NOTHING
-        seeds = min(point.seeds for panel in panels for point in results.points(panel, GRADIENT))
         words = (
-            f"short of the target by {100 * missing[0]:.1f} points on average, the reverse by {100 * missing[1]:.1f}"
+            f"short of the target by {100 * alike[0]:.1f} points on average, the reverse by {100 * alike[1]:.1f}; with "
+            f"λ = 10 {100 * own[0]:.1f} and {100 * own[1]:.1f}"
         )
-        return Finding(words, "same" if missing[0] < missing[1] - _POINT else "short", seeds)
+        seeds = min(p.seeds for panel in panels for c in (ONE_WEIGHT, GRADIENT) for p in results.points(panel, c))
+        return Finding(words, "same" if alike[0] < alike[1] - _POINT else "short", seeds)
 
 
 def reconstructed_level(results: Results, panel: Panel, gradient: list[MeasuredPoint]) -> float:
@@ -250,9 +255,14 @@ def reconstructed_level(results: Results, panel: Panel, gradient: list[MeasuredP
     return min(_RECONSTRUCTED * target, max((point.mean for point in gradient), default=1.0))
 
 
-def _missing(results: Results, panel: Panel) -> float | None:
-    points, target = results.points(panel, GRADIENT), results.target_accuracy(panel)
-    return fmean(target - point.mean for point in points) if points and target is not None else None
+def _missing(results: Results, panels: list[Panel], curve: CurveDesign) -> list[float] | None:
+    """What each panel's students lack to their target, on average over the budgets that all of them have."""
+    points = [{point.budget: point.mean for point in results.points(panel, curve)} for panel in panels]
+    budgets = set.intersection(*map(set, points))
+    targets = [results.target_accuracy(panel) or 1.0 for panel in panels]
+    if not budgets:
+        return None
+    return [fmean(target - some[budget] for budget in budgets) for target, some in zip(targets, points, strict=True)]
 
 
 def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:

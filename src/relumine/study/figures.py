@@ -32,6 +32,7 @@ _LOOKS = {
     "far": ("#e08e0b", "<"),
     "little": ("#2b6cb0", "v"),
     "ordinary": (_EXACT, "*"),
+    "one weight": ("#7b4fa3", "v"),
 }
 _STYLE = {
     "font.family": "DejaVu Sans",
