@@ -108,14 +108,14 @@ def test_curves_have_mean_and_spread_over_seeds():
 
 def test_a_target_that_was_trained_anew_for_some_rows_is_told():
     results = invented("main", lambda e: 0.5)
-    assert "trained anew" not in page(LAPTOP, {"main": results}, [], {})
+    assert "trained anew" not in page(LAPTOP, {"main": results}, {})
     rows = [
         replace(row, measures=replace(row.measures, target_accuracy=0.97)) if row.experiment.budget == 10_000 else row
         for row in results.rows
     ]
     mixed = Results(results.figure, rows)
     assert mixed.target_accuracies(mixed.panel("cifar10 vgg11")) == [0.98, 0.97]
-    text = page(LAPTOP, {"main": mixed}, [], {})
+    text = page(LAPTOP, {"main": mixed}, {})
     assert "CIFAR10, VGG11 98.00 % (trained anew for some rows: 97.00 %);" in " ".join(text.split())
 
 
@@ -230,7 +230,7 @@ def test_exact_methods_are_marked_and_told_where_they_recover(tmp_path):
         if row.experiment.source == "gaussian" or row.experiment.loss == "head"
     }
     results = Results(figure("main", LAPTOP), [marked.get(row.experiment.key, row) for row in rows])
-    text = page(LAPTOP, {"main": results}, [], {})
+    text = page(LAPTOP, {"main": results}, {})
     assert "| MNIST, 2-layer | exact | RECOVERED | 43 | 144 | 338,990 |" in text
     assert "| MNIST, conv | last layer exact, the others public | NOT_VERIFIED | 43 |" in text
     draw_curves(results, tmp_path, "invented")
@@ -302,7 +302,7 @@ def test_the_page_has_claims_numbers_pictures_and_failures(tmp_path):
     results = invented("gaussian", rising(0.5, 0.1))
     failed = replace(results.rows[0], outcome="FAILED", error="it rained", measures=None)
     known = {"gaussian": Results(results.figure, [failed, *results.rows[1:]])}
-    text = page(LAPTOP, known, [], {"gaussian": [tmp_path / "gaussian.png"]})
+    text = page(LAPTOP, known, {"gaussian": [tmp_path / "gaussian.png"]})
     found = "80.0 % (80.0–80.0) with 10 gradient queries"
     assert f"| gaussian | MNIST conv | 84 % with 10 gradient queries | {found} | 3 | **short** |" in text
     assert "gaussian.png)" in text
@@ -320,17 +320,8 @@ def test_the_points_of_a_figure_are_a_table_of_their_own():
     assert {(row["mean"], row["low"], row["high"], row["seeds"]) for row in rows} == {("0.6", "0.5", "0.7", "3")}
 
 
-def test_the_page_says_what_each_kind_of_access_costs():
-    def accuracy(e: Experiment) -> float:
-        return 0.55 + 0.1 * math.log10(e.budget) - 0.5 * (e.loss == "membership") + 0.03 * (e.access.classes == "top")
-
-    text = " ".join(page(LAPTOP, {"access": invented("access", accuracy)}, [], {}).split())
-    assert "queries to reach 93.1 %: membership: never; " in text
-    assert "; membership + gradient: 6,457; top class only: 3,236;" in text
-
-
 def test_verdicts_on_stand_in_data_are_in_brackets():
     results = invented("main", rising(0.5, 0.1), scale_named("smoke"))
-    text = page(scale_named("smoke"), {"main": results}, [], {})
+    text = page(scale_named("smoke"), {"main": results}, {})
     assert "(short)" in text
     assert "**short**" not in text

@@ -170,7 +170,8 @@ class TimesFewer:
             case "both":
                 return min(max(point.mean for point in points) for points in (gradient, membership))
             case "target":
-                return reconstructed_level(results, panel, gradient)
+                target = results.target_accuracy(panel) or 1.0
+                return min(_RECONSTRUCTED * target, max(point.mean for point in gradient))
             case "original":
                 return (results.target_accuracy(panel) or 1.0) - _HALF_A_POINT
         return self.level
@@ -238,31 +239,18 @@ class WorksBetter:
 
     def __call__(self, results: Results) -> Finding:
         panels = [results.panel(name) for name in (self.panel, self.than)]
-        alike, own = (_missing(results, panels, curve) for curve in (ONE_WEIGHT, GRADIENT))
-        if alike is None or own is None:
+        points = [results.points(panel, curve) for curve in (ONE_WEIGHT, GRADIENT) for panel in panels]
+        budgets = set.intersection(*({point.budget for point in some} for some in points))
+        if not budgets:
             return NOTHING
-        words = (
-            f"short of the target by {100 * alike[0]:.1f} points on average, the reverse by {100 * alike[1]:.1f}; with "
-            f"λ = 10 {100 * own[0]:.1f} and {100 * own[1]:.1f}"
-        )
-        seeds = min(p.seeds for panel in panels for c in (ONE_WEIGHT, GRADIENT) for p in results.points(panel, c))
-        return Finding(words, "same" if alike[0] < alike[1] - _POINT else "short", seeds)
-
-
-def reconstructed_level(results: Results, panel: Panel, gradient: list[MeasuredPoint]) -> float:
-    """95 % of the target's accuracy, or the best that gradient queries reach if that is less."""
-    target = results.target_accuracy(panel) or 1.0
-    return min(_RECONSTRUCTED * target, max((point.mean for point in gradient), default=1.0))
-
-
-def _missing(results: Results, panels: list[Panel], curve: CurveDesign) -> list[float] | None:
-    """What each panel's students lack to their target, on average over the budgets that all of them have."""
-    points = [{point.budget: point.mean for point in results.points(panel, curve)} for panel in panels]
-    budgets = set.intersection(*map(set, points))
-    targets = [results.target_accuracy(panel) or 1.0 for panel in panels]
-    if not budgets:
-        return None
-    return [fmean(target - some[budget] for budget in budgets) for target, some in zip(targets, points, strict=True)]
+        targets = [results.target_accuracy(panel) or 1.0 for panel in panels] * 2
+        here = [[point for point in some if point.budget in budgets] for some in points]
+        missing = [t - fmean(point.mean for point in some) for t, some in zip(targets, here, strict=True)]
+        alike, reverse, own, own_reverse = (f"{100 * each:.1f}" for each in missing)
+        words = f"at λ = 0.1 {alike} points short of the target on average, the reverse {reverse}; "
+        words += f"at λ = 10 {own} and {own_reverse}"
+        seeds = min(point.seeds for some in here for point in some)
+        return Finding(words, "same" if missing[0] < missing[1] - _POINT else "short", seeds)
 
 
 def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:

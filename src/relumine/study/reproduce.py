@@ -112,7 +112,7 @@ def _text(scale: Scale, out: Path, path: Path) -> str:
     """The page, as it is to be written to ``path``."""
     pictures = {name: sorted(out.glob(f"{name}*.png"), key=lambda path: path.stem) for name in FIGURES}
     links = {name: [Path(os.path.relpath(picture, path.parent)) for picture in some] for name, some in pictures.items()}
-    return page(scale, _known(scale, out), _read(out / "smoothgrad.jsonl"), links)
+    return page(scale, _known(scale, out), links)
 
 
 def _present(scale: Scale, out: Path, page_path: Path | None) -> tuple[Path, list[tuple[Claim, Finding]]]:

@@ -60,12 +60,12 @@ def material(data: str, standardise: bool) -> Material:
 
 def train_target(target: Target) -> float:
     """Train a target, or find it trained; its test accuracy."""
-    return _trained(json.dumps(asdict(target))).card.test_accuracy
+    return trained_target(target).card.test_accuracy
 
 
-def target_module(target: Target) -> "torch.nn.Module":
+def trained_target(target: Target) -> "Trained":
     """A trained target."""
-    return _trained(json.dumps(asdict(target))).module
+    return _trained(json.dumps(asdict(target)))
 
 
 @lru_cache(maxsize=2)
@@ -112,7 +112,7 @@ def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) 
     from relumine.oracle.metering.metered import Metered
 
     split, deviation = material(experiment.target.data, experiment.target.standardise)
-    target = _trained(json.dumps(asdict(experiment.target)))
+    target = trained_target(experiment.target)
     shown = explanation(experiment.access, deviation)
     access = {"classes": experiment.access.classes, "of": experiment.access.of}
     noise = np.random.default_rng([experiment.seed, _NOISE])
@@ -189,7 +189,7 @@ def _head(experiment: Experiment, oracle: Oracle, seed: int) -> "Reconstruction"
     """The last layer of the target, from all others: every network of the zoo is a sequence that ends in a linear."""
     from relumine.reconstruct.head.method import Head
 
-    backbone = target_module(experiment.target)[:-1]  # type: ignore[index]
+    backbone = trained_target(experiment.target).module[:-1]  # type: ignore[index]
     return Head(backbone, inputs=_images(experiment, _HEAD_IMAGES), queries=experiment.budget)(oracle, seed)
 
 

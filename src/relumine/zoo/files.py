@@ -21,10 +21,11 @@ Bytes = NDArray[np.uint8]
 ENDINGS = ("", ".gz", ".xz")
 _IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
+_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
 # What a pickled array of bytes names, in numpy's spelling of then and of now.
 _NAMES: dict[tuple[str, str], Callable[..., object]] = {
-    ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-    ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
     ("_codecs", "encode"): lambda text, *_: text.encode("latin-1"),
