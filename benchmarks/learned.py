@@ -38,7 +38,7 @@ from relumine.reconstruct.matching.fit import Schedule, _StudentFit
 from relumine.reconstruct.matching.loss import Matching, matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, Panel, figure, scale_named
-from relumine.study.trial import material, target_module
+from relumine.study.trial import material, trained_target
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = Path(__file__).parents[1] / "docs" / "learned.md"
@@ -159,7 +159,7 @@ def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], objec
     task = matching(offer, inputs, answer, like, explanation=None, loss="joint", weight=0.1)
 
     def fit(rounding: float) -> _StudentFit:
-        schedule = Schedule(10**6, BATCH, 1e-3, 0.0, rounding, "adam")
+        schedule = Schedule(10**6, BATCH, 1e-3, rounding, "adam")
         return _StudentFit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
 
     return {
@@ -252,7 +252,7 @@ def _judge(students: Iterable[Judged], path: Path) -> None:
     for of in students:
         split, deviation = material(of.target.data, of.target.standardise)
         shown = explain.SmoothGrad(of.sigma * deviation) if of.sigma else explain.Gradient()
-        oracle = explain.ExplainedOracle(target_module(of.target), shown, split.shape, rng=0)
+        oracle = explain.ExplainedOracle(trained_target(of.target).module, shown, split.shape, rng=0)
         queries = split.pool[:5000] if of.source == "pool" else of.source
         make = functools.partial(zoo.network, of.target.network, split.shape, 10, **of.target.options)
         for seed, changed in itertools.product(range(of.seeds), of.changes):
@@ -278,7 +278,7 @@ def classes() -> None:
         if (target.network, student.network, count, weight) in done:
             continue
         split = material(target.data, target.standardise).split
-        oracle = explain.ExplainedOracle(target_module(target), explain.Gradient(), split.shape)
+        oracle = explain.ExplainedOracle(trained_target(target).module, explain.Gradient(), split.shape)
         make = functools.partial(zoo.network, student.network, split.shape, 10, **student.options)
         fitting = panel.plan.settings(GRADIENT, count) | {"weight": weight}
         result = rl.GradientMatching(make, count, source=split.pool[:-HELD_OUT], **fitting)(oracle, rng=0)
@@ -306,7 +306,7 @@ def alike() -> None:
     for data, network in (("mnist", "conv"), *(("cifar10", network) for network in SMOOTHED)):
         target = scale.target(data, network)
         split, deviation = material(target.data, target.standardise)
-        module = target_module(target)
+        module = trained_target(target).module
         images = torch.from_numpy(split.pool[:IMAGES].reshape(-1, *split.shape)).float()
         for sigma in SIGMAS:
             by = explain.SmoothGrad(sigma * deviation, MAP_SAMPLES) if sigma else explain.Gradient()
@@ -336,7 +336,7 @@ def unseen() -> None:
     rows = []
     for data in ("mnist", "cifar10"):
         split = material(data, False).split
-        module = target_module(scale.target(data, "conv"))
+        module = trained_target(scale.target(data, "conv")).module
         gaussian = torch.randn(INPUTS, *split.shape, generator=torch.Generator().manual_seed(0))
         images = torch.from_numpy(split.pool[:INPUTS].reshape(-1, *split.shape)).float()
         for layer, (here, there) in enumerate(zip(_on(module, images), _on(module, gaussian), strict=True), 1):

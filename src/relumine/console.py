@@ -112,13 +112,12 @@ class FittingBar:
         self._bar.stop()
 
     def __call__(self, fitting: Fitting) -> None:
-        which = f" {fitting.member + 1} of {fitting.members}" if fitting.members > 1 else ""
         held_out = "" if fitting.validation is None else f", held out {fitting.validation:.2g}"
         self._bar.update(
             self._task,
-            description=f"student{which}: loss {fitting.loss:.2g}{held_out}",
-            completed=fitting.member * fitting.steps + fitting.step,
-            total=fitting.members * fitting.steps,
+            description=f"student: loss {fitting.loss:.2g}{held_out}",
+            completed=fitting.step,
+            total=fitting.steps,
         )
 
 

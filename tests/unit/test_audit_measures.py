@@ -190,7 +190,7 @@ def test_examples_of_a_stranger_fool_the_target_less_often():
 
 def test_a_student_s_examples_count_too():
     target = rl.TorchOracle(net(20, 16, 4), 20, values="probabilities")
-    student = StudentClone((net(20, 16, 4).float(),), (20,), "probabilities")
+    student = StudentClone(net(20, 16, 4).float(), (20,), "probabilities")
     result = clone_measures(student.predict, student, target, some(20))
     assert result.transfer > 0.95
     assert result.agreement > 0.99

@@ -32,7 +32,7 @@ def test_nothing_to_learn_is_no_step():
     assert torch.equal(orthogonal(torch.zeros(3, 5)), torch.zeros(3, 5))
     weight = torch.nn.Parameter(torch.ones(4, 3))
     weight.grad = torch.zeros(4, 3)
-    Muon([{"params": [weight], "lr": 0.1}], weight_decay=0.0).step()
+    Muon([{"params": [weight], "lr": 0.1}]).step()
     assert torch.equal(weight.detach(), torch.ones(4, 3))
 
 
@@ -42,7 +42,7 @@ def test_weights_move_by_the_rate_in_the_root_mean_square(shape):
     weight = torch.nn.Parameter(torch.randn(shape))
     before = weight.detach().clone()
     weight.grad = torch.randn(shape)
-    Muon([{"params": [weight], "lr": 0.01}], weight_decay=0.0).step()
+    Muon([{"params": [weight], "lr": 0.01}]).step()
     assert (weight.detach() - before).square().mean().sqrt().item() == pytest.approx(0.01, rel=1e-3)
 
 
@@ -54,7 +54,7 @@ def test_an_ill_conditioned_layer_is_learnt_where_adam_is_still_far_away():
 
     def left(make) -> float:
         weight = torch.nn.Parameter(torch.zeros(20, 30))
-        optimiser = make([{"params": [weight], "lr": 0.03}], weight_decay=0.0)
+        optimiser = make([{"params": [weight], "lr": 0.03}])
         cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 300)
         for _ in range(300):
             optimiser.zero_grad()
@@ -63,7 +63,7 @@ def test_an_ill_conditioned_layer_is_learnt_where_adam_is_still_far_away():
             cosine.step()
         return (inputs @ weight.T - wanted).square().mean().item()
 
-    assert left(Muon) < 0.5 * left(torch.optim.AdamW)
+    assert left(Muon) < 0.5 * left(torch.optim.Adam)
 
 
 def test_a_student_learns_by_it():

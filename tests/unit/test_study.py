@@ -91,7 +91,7 @@ def test_a_key_follows_from_what_an_experiment_says():
     [
         (lambda: experiment(0), "at least 1 query"),
         (lambda: experiment(source="nowhere"), "pool, gaussian, active"),
-        (lambda: experiment(loss="love"), "joint, gradient, membership"),
+        (lambda: experiment(loss="love"), "joint, membership, exact"),
         (lambda: Access("lime"), "smoothgrad"),
         (lambda: Access("smoothgrad"), "sigma"),
         (lambda: Access(sigma=1.0), "sigma"),
@@ -154,11 +154,9 @@ def test_membership_queries_ask_for_values_only():
         {"access": Access(classes="top")},
         {"access": Access(of="probabilities")},
         {"access": Access("smoothgrad", sigma=1.0, samples=2)},
-        {"access": Access("smoothgrad", sigma=1.0, samples=2), "match": "gradient"},
         {"access": Access("integrated-gradients", samples=3)},
         {"access": Access("absolute-gradient")},
         {"access": Access("input-times-gradient")},
-        {"loss": "gradient"},
     ],
     ids=str,
 )
@@ -274,3 +272,20 @@ def test_the_exact_curve_needs_no_student_and_is_drawn_of_one_hidden_layer_only(
     assert all(row.spent["gradient_queries"] <= row.experiment.budget for row in rows)
     few, more = (row.measures.agreement for row in rows if row.measures is not None)
     assert few < 0.99 < more
+
+
+def test_exact_marks_count_what_it_takes_to_have_the_network_or_its_last_layer() -> None:
+    from relumine.study.designs import EXACT, HEAD, figure, scale_named
+
+    panels = {panel.name: panel for panel in figure("main", scale_named("smoke")).panels}
+    small = {"mnist two_layer": {"hidden": 8}, "mnist conv": {"channels": (2, 3), "hidden": 6}}
+    for (name, options), mark in zip(small.items(), (EXACT, HEAD), strict=True):
+        target = replace(panels[name].target, options=options, training={"steps": 100})
+        (asked,) = replace(panels[name], target=target).experiments(mark)
+        made = run_experiment(asked)
+        assert made.outcome == "RECOVERED", (made.outcome, made.remark, made.error)
+        assert made.measures is not None
+        assert made.measures.agreement == 1
+        assert 0 < made.spent["gradient_queries"] < 40
+    assert not panels["mnist conv"].experiments(EXACT)
+    assert not panels["mnist linear"].experiments(HEAD)

@@ -85,7 +85,7 @@ def mnist(monkeypatch):
     layout = replace(
         sources.MNIST,
         files={name: hashlib.sha1(data).hexdigest() for name, data in plain.items()},
-        downloads=tuple(sources.Download(name, hashlib.md5(data).hexdigest(), ()) for name, data in packed.items()),
+        mirrors=(),
     )
     monkeypatch.setattr(sources, "MNIST", layout)
     return arrays, plain, packed
@@ -106,8 +106,7 @@ def cifar(monkeypatch):
     for name, contents in (("CIFAR10_BINARY", binary), ("CIFAR10_PYTHON", python)):
         layout = getattr(sources, name)
         checksums = {file: hashlib.sha1(data).hexdigest() for file, data in contents.items()}
-        downloads = tuple(replace(download, mirrors=()) for download in layout.downloads)
-        monkeypatch.setattr(sources, name, replace(layout, files=checksums, downloads=downloads))
+        monkeypatch.setattr(sources, name, replace(layout, files=checksums, mirrors=()))
     return batches, binary, python
 
 
@@ -310,9 +309,7 @@ def serve():
 
 
 def with_mirrors(monkeypatch, name, *mirrors):
-    layout = getattr(sources, name)
-    downloads = tuple(replace(download, mirrors=mirrors) for download in layout.downloads)
-    monkeypatch.setattr(sources, name, replace(layout, downloads=downloads))
+    monkeypatch.setattr(sources, name, replace(getattr(sources, name), mirrors=mirrors))
 
 
 def test_downloads_try_every_mirror_and_are_kept(mnist, monkeypatch, serve, tmp_path):
@@ -331,8 +328,8 @@ def test_downloads_try_every_mirror_and_are_kept(mnist, monkeypatch, serve, tmp_
 
 
 def test_a_failed_download_leaves_nothing_and_names_every_mirror(mnist, monkeypatch, serve, tmp_path):
-    _, _, packed = mnist
-    server = serve({f"/altered/{name}": b"X" + data for name, data in packed.items()})
+    _, plain, _ = mnist
+    server = serve({f"/altered/{name}.gz": gzip.compress(b"X" + data) for name, data in plain.items()})
     with_mirrors(monkeypatch, "MNIST", f"{server.url}missing/", f"{server.url}altered/")
     with pytest.raises(rl.DataError, match=r"missing/train-images.*Not Found.*altered/train-images.*checksum"):
         zoo.dataset("mnist")
@@ -341,13 +338,8 @@ def test_a_failed_download_leaves_nothing_and_names_every_mirror(mnist, monkeypa
 
 def test_cifar10_is_downloaded_in_the_form_that_can_be_had(cifar, monkeypatch, serve):
     batches, _, python = cifar
-    archive = tar(python)
-    server = serve({"/cifar-10-python.tar.gz": archive})
-    layout = replace(
-        sources.CIFAR10_PYTHON,
-        downloads=(sources.Download("cifar-10-python.tar.gz", hashlib.md5(archive).hexdigest(), (server.url,)),),
-    )
-    monkeypatch.setattr(sources, "CIFAR10_PYTHON", layout)
+    server = serve({"/cifar-10-python.tar.gz": tar(python)})
+    with_mirrors(monkeypatch, "CIFAR10_PYTHON", server.url)
     with_mirrors(monkeypatch, "CIFAR10_BINARY", server.url)
     same_images(zoo.dataset("cifar10").test.inputs, batches[5][0])
 

@@ -42,11 +42,6 @@ def test_batch_norm_is_kept_with_the_weights(digits, tmp_path):
     assert same(first.module, again.module)
 
 
-def test_sgd_trains_too(digits, tmp_path):
-    settings = zoo.Training("sgd", learning_rate=0.1, steps=100, weight_decay=1e-4)
-    assert train(digits, tmp_path, settings=settings).card.test_accuracy > 0.9
-
-
 def test_a_target_is_kept_and_reused(digits, tmp_path):
     first = train(digits, tmp_path)
     again = train(digits, tmp_path)
@@ -135,12 +130,10 @@ def test_the_cache_folder_is_the_environments(digits, tmp_path, monkeypatch):
 
 
 def test_misuse_says_what_was_expected(digits, tmp_path):
-    with pytest.raises(rl.MisuseError, match="'adam' or 'sgd'"):
-        zoo.Training("rmsprop")
     with pytest.raises(rl.MisuseError, match="positive steps"):
         zoo.Training(steps=0)
     with pytest.raises(rl.MisuseError, match="lower the learning rate"):
-        train(digits, tmp_path, "conv", settings=zoo.Training("sgd", learning_rate=1e9))
+        train(digits, tmp_path, "conv", settings=zoo.Training(learning_rate=1e30))
     wrong = zoo.Split("wrong", 5, digits.train, digits.pool, digits.test)
     with pytest.raises(rl.MisuseError, match="labels from 0 to 4"):
         train(wrong, tmp_path)

@@ -406,7 +406,7 @@ def _network_of(at: Situation, told: Told, known: Knowledge, loss: "Loss", *, im
         answer = Answer(answer.values, answer.gradients * at.scaling.scale)
     result = method.fit(offer, rows, answer, at.rng, at.oracle.spent)
     assert isinstance(result.clone, StudentClone)
-    return replace(result, clone=replace(result.clone, members=tuple(map(inner, result.clone.members))))
+    return replace(result, clone=replace(result.clone, module=inner(result.clone.module)))
 
 
 def _mended(offer: Offer, known: Knowledge, answer: Answer) -> tuple[Offer, Answer]:

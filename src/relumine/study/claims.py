@@ -8,7 +8,17 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple, Protocol
 
-from relumine.study.designs import GRADIENT, LITTLE, MEMBERSHIP, SMOOTHGRAD, CurveDesign, FigureName, Panel
+from relumine.study.designs import (
+    GRADIENT,
+    LITTLE,
+    MEMBERSHIP,
+    MEMBERSHIP_LOGITS,
+    ONE_WEIGHT,
+    SMOOTHGRAD,
+    CurveDesign,
+    FigureName,
+    Panel,
+)
 from relumine.study.results import MeasuredPoint, Results, queries_to_reach
 from relumine.text import percent
 
@@ -67,13 +77,13 @@ class AsGoodAsTarget:
         point, target = _at(results.points(panel, GRADIENT), self.budget), results.target_accuracy(panel)
         if point is None or target is None:
             return NOTHING
-        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, GRADIENT)}, target {percent(target)}"
+        words = f"{_told(point)} with {_queries(self.budget, GRADIENT)}, target {percent(target)}"
         return Finding(words, "same" if point.mean >= target - _HALF_A_POINT else "short", point.seeds)
 
 
 @dataclass(frozen=True)
 class AccuracyAt:
-    """``accuracy`` after ``budget`` queries."""
+    """``accuracy`` after ``budget`` queries; of students of values by the better of both losses, and both are told."""
 
     panel: str
     curve: Literal["gradient", "membership"]
@@ -81,12 +91,16 @@ class AccuracyAt:
     accuracy: float
 
     def __call__(self, results: Results) -> Finding:
+        panel = results.panel(self.panel)
         curve = GRADIENT if self.curve == "gradient" else MEMBERSHIP
-        point = _at(results.points(results.panel(self.panel), curve), self.budget)
+        point = _at(results.points(panel, curve), self.budget)
         if point is None:
             return NOTHING
-        words = f"{percent(point.mean)}{point.spread} with {_queries(self.budget, curve)}"
-        return Finding(words, _compared(point.mean, self.accuracy), point.seeds)
+        words, best = f"{_told(point)} with {_queries(self.budget, curve)}", point.mean
+        logits = _at(results.points(panel, MEMBERSHIP_LOGITS), self.budget)
+        if curve is MEMBERSHIP and logits is not None:
+            words, best = f"{words}; compared by logits {_told(logits)}", max(best, logits.mean)
+        return Finding(words, _compared(best, self.accuracy), point.seeds)
 
 
 @dataclass(frozen=True)
@@ -94,8 +108,8 @@ class TimesFewer:
     """Gradient queries needed are ``factor`` times fewer than membership queries.
 
     level: to reach this accuracy; "target": 95 % of the target's accuracy, or what gradient queries reach if that is
-    less; "original": the target's own accuracy, within half a point; "first": what the smallest budget of gradient
-    queries reaches; "both": the highest that both kinds reach.
+    less; "original": the target's own accuracy, within half a point, and 95 % of it is told besides; "first": what the
+    smallest budget of gradient queries reaches; "both": the highest that both kinds reach.
     """
 
     panel: str
@@ -113,8 +127,11 @@ class TimesFewer:
         if counted.many is None:
             return self._beyond(counted, counted.few)
         ratio = counted.many / counted.few
-        numbers = f"{counted.few:,.0f} and {counted.many:,.0f}{self._by_seed(results, panel)}"
+        besides = [self._by_seed(results, panel), self._by_logits(results, panel, counted.level, counted.few)]
+        numbers = "; ".join([f"{counted.few:,.0f} and {counted.many:,.0f}", *filter(None, besides)])
         words = f"{_times(ratio)} fewer to reach {percent(counted.level)} ({numbers})"
+        if self.level == "original" and (near := TimesFewer(self.panel, self.factor)._counted(results, panel)):
+            words += f"; {_times(near.ratio)} to reach {percent(near.level)}" if near.ratio else ""
         return Finding(words, _ratio_compared(ratio, self.factor), counted.seeds)
 
     def _counted(self, results: Results, panel: Panel, seed: int | None = None) -> "_Counted | None":
@@ -130,24 +147,33 @@ class TimesFewer:
         """The lowest and the highest ratio of single seeds, counted by the same rule on their own curves."""
         single = [self._counted(results, panel, seed) for seed in range(panel.plan.seeds)]
         counted = [one for one in single if one is not None]
-        ratios = [one.many / one.few for one in counted if one.few is not None and one.many is not None]
+        ratios = [one.ratio for one in counted if one.ratio is not None]
         if len(counted) < 2 or not ratios:
             return ""
         without = len(counted) - len(ratios)
         never = f", never in {without} of {len(counted)}" if without else ""
-        return f"; by seed {_times(min(ratios))} to {_times(max(ratios))}{never}"
+        return f"by seed {_times(min(ratios))} to {_times(max(ratios))}{never}"
+
+    def _by_logits(self, results: Results, panel: Panel, level: float, few: float) -> str:
+        """The same against values compared by logits, a stronger student than the paper's."""
+        if not (points := results.points(panel, MEMBERSHIP_LOGITS)):
+            return ""
+        many = queries_to_reach(points, level)
+        return f"values by logits {'never' if many is None else _times(many / few)}"
 
     def _level(
         self, results: Results, panel: Panel, gradient: list[MeasuredPoint], membership: list[MeasuredPoint]
     ) -> float:
-        if self.level == "first":
-            return gradient[0].mean
-        if self.level == "both":
-            return min(max(point.mean for point in points) for points in (gradient, membership))
-        if self.level == "target":
-            return reconstructed_level(results, panel, gradient)
-        if self.level == "original":
-            return (results.target_accuracy(panel) or 1.0) - _HALF_A_POINT
+        match self.level:
+            case "first":
+                return gradient[0].mean
+            case "both":
+                return min(max(point.mean for point in points) for points in (gradient, membership))
+            case "target":
+                target = results.target_accuracy(panel) or 1.0
+                return min(_RECONSTRUCTED * target, max(point.mean for point in gradient))
+            case "original":
+                return (results.target_accuracy(panel) or 1.0) - _HALF_A_POINT
         return self.level
 
     def _beyond(self, counted: "_Counted", few: float) -> Finding:
@@ -169,6 +195,11 @@ class _Counted(NamedTuple):
     many: float | None
     asked: int
     seeds: int
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times fewer; None if either never gets there."""
+        return None if self.few is None or self.many is None else self.many / self.few
 
 
 @dataclass(frozen=True)
@@ -198,32 +229,28 @@ class NoDifference:
 
 @dataclass(frozen=True)
 class WorksBetter:
-    """One pair of networks ends closer to its target than another, by more than a point on average over budgets."""
+    """One pair of networks ends closer to its target than another, by more than a point on average over budgets.
+
+    Judged with one λ for all, as the paper has it; what each gains from its own is told besides.
+    """
 
     panel: str
     than: str
 
     def __call__(self, results: Results) -> Finding:
         panels = [results.panel(name) for name in (self.panel, self.than)]
-        missing = [_missing(results, panel) for panel in panels]
-        if missing[0] is None or missing[1] is None:
+        points = [results.points(panel, curve) for curve in (ONE_WEIGHT, GRADIENT) for panel in panels]
+        budgets = set.intersection(*({point.budget for point in some} for some in points))
+        if not budgets:
             return NOTHING
-        seeds = min(point.seeds for panel in panels for point in results.points(panel, GRADIENT))
-        words = (
-            f"short of the target by {100 * missing[0]:.1f} points on average, the reverse by {100 * missing[1]:.1f}"
-        )
+        targets = [results.target_accuracy(panel) or 1.0 for panel in panels] * 2
+        here = [[point for point in some if point.budget in budgets] for some in points]
+        missing = [t - fmean(point.mean for point in some) for t, some in zip(targets, here, strict=True)]
+        alike, reverse, own, own_reverse = (f"{100 * each:.1f}" for each in missing)
+        words = f"at λ = 0.1 {alike} points short of the target on average, the reverse {reverse}; "
+        words += f"at λ = 10 {own} and {own_reverse}"
+        seeds = min(point.seeds for some in here for point in some)
         return Finding(words, "same" if missing[0] < missing[1] - _POINT else "short", seeds)
-
-
-def reconstructed_level(results: Results, panel: Panel, gradient: list[MeasuredPoint]) -> float:
-    """95 % of the target's accuracy, or the best that gradient queries reach if that is less."""
-    target = results.target_accuracy(panel) or 1.0
-    return min(_RECONSTRUCTED * target, max((point.mean for point in gradient), default=1.0))
-
-
-def _missing(results: Results, panel: Panel) -> float | None:
-    points, target = results.points(panel, GRADIENT), results.target_accuracy(panel)
-    return fmean(target - point.mean for point in points) if points and target is not None else None
 
 
 def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:
@@ -240,6 +267,10 @@ def _ratio_compared(ours: float, theirs: float) -> Verdict:
     if ours > theirs * _HALF_A_DECADE:
         return "better"
     return "same" if ours >= theirs / _HALF_A_DECADE else "short"
+
+
+def _told(point: MeasuredPoint) -> str:
+    return f"{percent(point.mean)}{point.spread}"
 
 
 def _times(ratio: float) -> str:

@@ -13,8 +13,7 @@ from relumine.jobs.provenance import Provenance
 from relumine.jobs.records import read
 
 Source = Literal["pool", "gaussian", "active"]
-Loss = Literal["joint", "gradient", "membership", "exact"]
-Match = Literal["shown", "gradient"]
+Loss = Literal["joint", "membership", "exact", "head"]
 
 # The outcome of a row whose experiment raised an error; the others are the names of relumine.Outcome.
 FAILED = "FAILED"
@@ -68,9 +67,9 @@ class Experiment:
     """One student trained on one set of answers.
 
     source:   where queries come from: the student's "pool", N(0, I) ("gaussian"), or "active" choice from the pool
-    loss:     "joint", "gradient", "membership" (asks for values only), or "exact": no student, TwoLayer(inputs=…)
-    match:    whether the student's map of the kind that is "shown" is compared, or its plain "gradient"
-    budget:   queries
+    loss:     "joint", "membership" (asks for values only), or no student: "exact" (of "pool" images TwoLayer(inputs=…),
+              else Auto), or "head" (Head, where all but the target's last layer is public)
+    budget:   queries; of "exact" and "head" the most
     seed:     of everything random apart from the target
     settings: further fields of GradientMatching, such as steps and batch
     """
@@ -81,14 +80,12 @@ class Experiment:
     access: Access = field(default_factory=Access)
     source: Source = "pool"
     loss: Loss = "joint"
-    match: Match = "shown"
     seed: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_one_of("Experiment.source", self.source, get_args(Source))
         _require_one_of("Experiment.loss", self.loss, get_args(Loss))
-        _require_one_of("Experiment.match", self.match, get_args(Match))
         if self.budget < 1:
             raise MisuseError(f"Experiment.budget: expected at least 1 query, got {self.budget}")
 

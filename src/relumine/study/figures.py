@@ -1,6 +1,6 @@
 """Drawings: accuracy over queries, one panel per pair of networks, and the appendix's grids of saliency maps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
@@ -12,6 +12,7 @@ import numpy as np
 from relumine.study.designs import CurveDesign, Panel
 from relumine.study.results import Measure, Results
 from relumine.study.saliency import SIGMAS, Maps
+from relumine.text import plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,6 +32,7 @@ _LOOKS = {
     "far": ("#e08e0b", "<"),
     "little": ("#2b6cb0", "v"),
     "ordinary": (_EXACT, "*"),
+    "one weight": ("#7b4fa3", "v"),
 }
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -63,10 +65,8 @@ AGREEMENT = View("-agreement", "agreement", "agreement with the target, %")
 FLOATS = View("-floats", "test_accuracy", "test accuracy, %", floats=True)
 
 
-def draw_curves(
-    results: Results, folder: Path, subtitle: str, *, view: View = ACCURACY, exact: Mapping[str, int] | None = None
-) -> list[Path]:
-    """Write FIGURE.png and FIGURE.svg. ``exact``: by panel, how many gradient queries an exact method took."""
+def draw_curves(results: Results, folder: Path, subtitle: str, *, view: View = ACCURACY) -> list[Path]:
+    """Write FIGURE.png and FIGURE.svg."""
     figure = results.figure
     columns = next(n for n in range(_COLUMNS, 0, -1) if len(figure.panels) % n == 0)  # no place stays empty
     lines = len(figure.panels) // columns
@@ -75,8 +75,6 @@ def draw_curves(
         axes = sheet.subplots(lines, columns, squeeze=False, sharey="row").ravel()
         for panel, ax in zip(figure.panels, axes, strict=True):
             _draw_panel(results, panel, ax, view)
-            if exact and panel.name in exact and not view.floats:
-                _mark_exact(ax, exact[panel.name])
         for ax in axes[::columns]:
             ax.set_ylabel(view.label)
         for ax in axes[-columns:]:
@@ -105,6 +103,10 @@ def _draw_panel(results: Results, panel: Panel, ax: "Axes", view: View) -> None:
         ax.text(0.5, 0.5, "not run", color=_QUIET, ha="center", transform=ax.transAxes)
     if not view.floats or not ax.lines:
         _count_queries(ax, panel.plan.budgets)
+    if not view.floats:
+        for mark, row in results.marks(panel):
+            if row.outcome == "RECOVERED":
+                _mark_exact(ax, mark.label, row.spent["gradient_queries"])
     ax.set_ylim(0, 103)
     ax.set_title(panel.title, loc="left")
     ax.grid(color=_FAINT, linewidth=0.7)
@@ -131,14 +133,14 @@ def _draw_curve(results: Results, panel: Panel, curve: CurveDesign, ax: "Axes", 
     ax.plot(places, means, color=colour, marker=marker, markersize=4.5, linewidth=1.6, label=curve.label, zorder=2)
 
 
-def _mark_exact(ax: "Axes", queries: int) -> None:
-    """A line where an exact method has the whole network, if that is within the panel."""
+def _mark_exact(ax: "Axes", label: str, queries: int) -> None:
+    """A line where an exact method has all that it is after, if that is within the panel."""
     if not ax.get_xlim()[0] <= queries <= ax.get_xlim()[1]:
         return
     ax.axvline(queries, color=_EXACT, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
     left = queries < sqrt(ax.get_xlim()[0] * ax.get_xlim()[1])
     words = ax.annotate(
-        f"exact: {queries:,} gradient {'query' if queries == 1 else 'queries'}",
+        f"{label}: {plural(queries, 'gradient query', 'gradient queries')}",
         (queries, 4),
         xytext=(4 if left else -4, 0),
         textcoords="offset points",

@@ -7,32 +7,28 @@ from io import StringIO
 from itertools import product
 from pathlib import Path
 from textwrap import fill
-from typing import Any
 
-from relumine.study.claims import findings, reconstructed_level
-from relumine.study.designs import GRADIENT, FigureName, Panel, Scale
-from relumine.study.results import MeasuredPoint, Results, queries_to_reach
+from relumine.study.claims import findings
+from relumine.study.designs import FigureName, Scale
+from relumine.study.results import MeasuredPoint, Results
 
 
 def page(
     scale: Scale,
     results: Mapping[FigureName, Results],
-    maps: Sequence[Mapping[str, Any]],
-    exact: Sequence[Mapping[str, Any]],
     pictures: Mapping[FigureName, Sequence[Path]],
 ) -> str:
-    """The whole page. ``maps`` are the records of the saliency grids, ``exact`` of exact reconstructions."""
-    names = [*results, *(["smoothgrad"] if maps else [])]
+    """The whole page."""
+    grids = pictures.get("smoothgrad", ())
+    names = [*results, *(["smoothgrad"] if grids else [])]
     commands = [f"relumine reproduce {name} --scale {scale.name}" for name in names]
     lines = [f"# The paper's experiments, scale {scale.name}", "", _wrapped(_sentence(scale.about)), ""]
     lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), f"{name}.csv", f"{name}.jsonl")]
-        lines += [*_targets(known), *_compared(known)]
-        lines += _exact(exact) if name == "main" else []
-    if maps:
-        drawn = _pictures(pictures.get("smoothgrad", ()), "smoothgrad.jsonl")
-        lines += ["## Saliency maps by SmoothGrad", "", *drawn, *_maps(maps)]
+        lines += [*_targets(known), *_exact(known)]
+    if grids:
+        lines += ["## Saliency maps by SmoothGrad", "", *_pictures(grids, "smoothgrad.jsonl")]
     lines += ["## Made by", "", "```sh", *commands, "```", "", *_provenance(results)]
     return "\n".join([*lines, *_failures(results)]).rstrip() + "\n"
 
@@ -101,43 +97,17 @@ def _percent(accuracies: Sequence[float]) -> str:
     return f"{first} (trained anew for some rows: {', '.join(others)})"
 
 
-def _compared(results: Results) -> list[str]:
-    """Beside many kinds of access: how many queries each needs to come as close to the target as the others."""
-    panels = results.figure.panels if results.figure.name == "access" else ()
-    return [line for panel in panels for line in _needed(results, panel)]
-
-
-def _needed(results: Results, panel: Panel) -> list[str]:
-    curves = {curve.label: results.points(panel, curve) for curve in results.figure.curves}
-    if not curves[GRADIENT.label]:
+def _exact(results: Results) -> list[str]:
+    found = [(panel, mark, row) for panel in results.figure.panels for mark, row in results.marks(panel)]
+    if not found:
         return []
-    level = reconstructed_level(results, panel, curves[GRADIENT.label])
-    needed = {label: queries_to_reach(points, level) for label, points in curves.items() if points}
-    words = [f"{label}: {'never' if queries is None else f'{queries:,.0f}'}" for label, queries in needed.items()]
-    return [_wrapped(f"{panel.title}, queries to reach {100 * level:.1f} %: {'; '.join(words)}."), ""]
-
-
-def _exact(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not records:
-        return []
-    header = ("data", "network", "outcome", "gradient queries", "value queries", "numbers returned")
-    numbers = ("gradient_queries", "value_queries", "floats")
+    header = ("target", "what", "outcome", "gradient queries", "value queries", "numbers returned")
+    counts = ("gradient_queries", "value_queries", "floats")
     rows = [
-        (
-            record["target"]["data"],
-            record["target"]["network"],
-            record["outcome"],
-            *(f"{record[name]:,}" for name in numbers),
-        )
-        for record in records
+        (panel.title, mark.label, row.outcome, *(f"{row.spent[name]:,}" for name in counts))
+        for panel, mark, row in found
     ]
-    return ["Exact reconstruction of the same targets, verification included:", "", *_table(header, rows), ""]
-
-
-def _maps(maps: Sequence[Mapping[str, Any]]) -> list[str]:
-    header = ("data", "network", "σ/σ_D", "N", "cosine with the raw gradient", "cosine of two maps")
-    names = ("data", "network", "sigma", "samples", "likeness", "repeatability")
-    return [*_table(header, [tuple(f"{row[name]}" for name in names) for row in maps]), ""]
+    return ["Without a student, verification included:", "", *_table(header, rows), ""]
 
 
 def _pictures(paths: Sequence[Path], *data: str) -> list[str]:

@@ -13,14 +13,14 @@ from relumine.jobs.engines import Engine, Lost
 from relumine.jobs.provenance import provenance, versions
 from relumine.study.claims import Claim, Finding, findings
 from relumine.study.designs import CURVES, FIGURES, SALIENCY, SIGMA, Figure, FigureName, Scale, figure, scale_named
-from relumine.study.experiment import Experiment, Row, Target, key_of
+from relumine.study.experiment import Experiment, Row, key_of
 from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, draw_maps
 from relumine.study.page import numbers, page
 from relumine.study.results import Results
 from relumine.study.runner import RunStore, StudyProgress, run_study
 from relumine.study.saliency import Maps, MapsWanted, saliency_maps
 from relumine.study.screen import StudyWatch
-from relumine.study.trial import EXACT, exact_record, material
+from relumine.study.trial import material
 from relumine.text import plural
 from relumine.zoo.cache import replacing
 
@@ -67,7 +67,6 @@ def reproduce(
             # All first seeds before all second ones: a run that is cut short has whole curves.
             ordered = sorted(experiments.values(), key=lambda experiment: experiment.seed)
             failures = _run(ordered, figures, store, engine, out, console)
-            failures += _reconstruct_exactly(figures, only, engine, out)
             if shown:
                 failures += _draw_saliency(shown, engine, out, console)
         except KeyboardInterrupt:
@@ -99,11 +98,10 @@ def _same(one: Path, other: Path) -> bool:
 def _draw(scale: Scale, out: Path, folder: Path) -> list[Path]:
     """Draw every figure of which there are rows in ``out``, and write its points."""
     subtitle = f"scale {scale.name}; band: lowest to highest seed"
-    exact = _exact_queries(scale, out)
     written: list[Path] = []
     for name, known in _known(scale, out).items():
         for view in (ACCURACY, AGREEMENT, FLOATS) if name == "main" else (ACCURACY,):
-            written += draw_curves(known, folder, subtitle, view=view, exact=exact if name == "main" else {})
+            written += draw_curves(known, folder, subtitle, view=view)
         points = folder / f"{name}.csv"
         points.write_text(numbers(known), "utf-8")
         written.append(points)
@@ -114,7 +112,7 @@ def _text(scale: Scale, out: Path, path: Path) -> str:
     """The page, as it is to be written to ``path``."""
     pictures = {name: sorted(out.glob(f"{name}*.png"), key=lambda path: path.stem) for name in FIGURES}
     links = {name: [Path(os.path.relpath(picture, path.parent)) for picture in some] for name, some in pictures.items()}
-    return page(scale, _known(scale, out), _read(out / "smoothgrad.jsonl"), _read(out / "exact.jsonl"), links)
+    return page(scale, _known(scale, out), links)
 
 
 def _present(scale: Scale, out: Path, page_path: Path | None) -> tuple[Path, list[tuple[Claim, Finding]]]:
@@ -227,34 +225,6 @@ def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
     """Every figure of which there are rows."""
     rows = {name: _rows(out / f"{name}.jsonl") for name in CURVES}
     return {name: Results(figure(name, scale), some) for name, some in rows.items() if some}
-
-
-def _exact_queries(scale: Scale, out: Path) -> dict[str, int]:
-    """By panel of the main figure: the gradient queries of exact reconstructions that were verified."""
-    records = {key_of(Target(**record["target"])): record for record in _read(out / "exact.jsonl")}
-    found = {panel.name: records.get(key_of(panel.target)) for panel in figure("main", scale).panels}
-    return {
-        name: record["gradient_queries"]
-        for name, record in found.items()
-        if record is not None and record["outcome"] == "RECOVERED"
-    }
-
-
-def _reconstruct_exactly(figures: Sequence[Figure], only: str, engine: Engine, out: Path) -> list[str]:
-    """Count the queries of exact reconstructions, where the main figure marks them; what failed."""
-    panels = [panel for each in figures if each.name == "main" for panel in each.panels if only in panel.name]
-    done = {key_of(Target(**record["target"])): record for record in _read(out / "exact.jsonl")}
-    targets = [panel.target for panel in panels if panel.target.network in EXACT and key_of(panel.target) not in done]
-    failures = []
-    if targets:
-        with engine:
-            for target, record in engine.run(exact_record, targets):
-                if isinstance(record, Lost):
-                    failures.append(f"exact reconstruction of {target.network}: {record.reason}")
-                else:
-                    done[key_of(target)] = record
-        _write(out / "exact.jsonl", [json.dumps(record) for record in done.values()])
-    return failures
 
 
 def _rows(path: Path) -> list[Row]:

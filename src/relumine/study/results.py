@@ -53,6 +53,12 @@ class Results:
                 known.setdefault(experiment.budget, []).append(getattr(measures, measure))
         return [MeasuredPoint(budget, fmean(some), min(some), max(some), len(some)) for budget, some in known.items()]
 
+    def marks(self, panel: Panel) -> list[tuple[CurveDesign, Row]]:
+        """What exact methods gave."""
+        found = {row.experiment.key: row for row in self.rows if not row.failed}
+        marks = [(mark, e.key) for mark in self.figure.marks for e in panel.experiments(mark)]
+        return [(mark, found[key]) for mark, key in marks if key in found]
+
     def floats_per_query(self, panel: Panel, curve: CurveDesign) -> float | None:
         """How many numbers come back for one query."""
         for experiment in panel.experiments(curve):

@@ -1,7 +1,7 @@
 """The runner: experiments in, rows out, each in the store as soon as it is there."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -36,7 +36,6 @@ class StudyProgress:
     ended: Row | Target
     done: int
     total: int
-    failed: int
 
 
 def run_study(
@@ -58,53 +57,34 @@ def run_study(
     todo = sorted((e for e in study if e.key not in finished), key=lambda e: (e.target.data, e.target.standardise))
     if todo:
         check(todo)
-        _StudyRun(store, engine, len(study), watch).run(todo, scratch)
+        done = len(study) - len(todo)
+        with engine:
+            for ended in _conducted(todo, engine, scratch):
+                if isinstance(ended, Row):
+                    store.keep(ended)
+                    done += 1
+                if watch is not None:
+                    watch(StudyProgress(ended, done, len(study)))
         if scratch is not None:
             with suppress(OSError):  # somebody else's files are in it
                 scratch.rmdir()
     return store.rows(experiments)
 
 
-class _StudyRun:
-    """The state of one call of ``run_study``."""
-
-    def __init__(
-        self, store: RunStore, engine: Engine, total: int, watch: Callable[[StudyProgress], None] | None
-    ) -> None:
-        self._store, self._engine, self._watch = store, engine, watch
-        self._done, self._total, self._failed = 0, total, 0
-
-    def run(self, todo: list[Experiment], scratch: Path | None) -> None:
-        self._done = self._total - len(todo)
-        with self._engine:
-            untrained = self._train(todo)
-            for experiment in todo:
-                if key_of(experiment.target) in untrained:
-                    reason = untrained[key_of(experiment.target)]
-                    self._keep(failed_row(experiment, f"its target was not trained: {reason}"))
-            ready = [experiment for experiment in todo if key_of(experiment.target) not in untrained]
-            for experiment, row in self._engine.run(partial(run_experiment, scratch=scratch), ready):
-                self._keep(failed_row(experiment, row.reason) if isinstance(row, Lost) else row)
-
-    def _train(self, todo: list[Experiment]) -> dict[str, str]:
-        """Train each target once, before experiments would train it side by side. Why some could not be, by key."""
-        targets = {key_of(experiment.target): experiment.target for experiment in todo}
-        untrained: dict[str, str] = {}
-        for target, accuracy in self._engine.run(train_target, targets.values()):
-            if isinstance(accuracy, Lost):
-                untrained[key_of(target)] = accuracy.reason
-            self._tell(target)
-        return untrained
-
-    def _keep(self, row: Row) -> None:
-        self._store.keep(row)
-        self._done += 1
-        self._failed += row.failed
-        self._tell(row)
-
-    def _tell(self, ended: Row | Target) -> None:
-        if self._watch is not None:
-            self._watch(StudyProgress(ended, self._done, self._total, self._failed))
+def _conducted(todo: list[Experiment], engine: Engine, scratch: Path | None) -> Iterator[Row | Target]:
+    """Each target once it is trained, before experiments would train it side by side; then each row."""
+    targets = {key_of(experiment.target): experiment.target for experiment in todo}
+    untrained: dict[str, str] = {}
+    for target, accuracy in engine.run(train_target, targets.values()):
+        if isinstance(accuracy, Lost):
+            untrained[key_of(target)] = accuracy.reason
+        yield target
+    for experiment in todo:
+        if reason := untrained.get(key_of(experiment.target)):
+            yield failed_row(experiment, f"its target was not trained: {reason}")
+    ready = [experiment for experiment in todo if key_of(experiment.target) not in untrained]
+    for experiment, row in engine.run(partial(run_experiment, scratch=scratch), ready):
+        yield failed_row(experiment, row.reason) if isinstance(row, Lost) else row
 
 
 def check(experiments: Sequence[Experiment]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from relumine.study.experiment import Access, Target
-from relumine.study.trial import explanation, material, target_module
+from relumine.study.trial import explanation, material, trained_target
 
 # Columns of the grids: σ in units of σ_D. At 0 it is the raw gradient.
 SIGMAS = (0.0, 0.1, 1.0, 10.0, 100.0, 1000.0)
@@ -70,7 +70,7 @@ def _maps(wanted: MapsWanted, images: np.ndarray, sigma: float, seed: int) -> np
 
     access = Access("smoothgrad", sigma=sigma, samples=wanted.samples) if sigma else Access()
     shown = explanation(access, material(wanted.target.data, wanted.target.standardise).deviation)
-    oracle = ExplainedOracle(target_module(wanted.target), shown, images.shape[1:], classes="top", rng=seed)
+    oracle = ExplainedOracle(trained_target(wanted.target).module, shown, images.shape[1:], classes="top", rng=seed)
     answer = oracle(images.reshape(len(images), -1), gradients=True)
     return answer.jacobians.reshape(images.shape).astype(np.float32)
 

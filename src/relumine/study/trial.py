@@ -5,9 +5,9 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,8 +36,8 @@ _GAUSSIAN_SEED = 1807
 # Inputs held as float64 rows at once.
 _ROWS_AT_ONCE = 500
 
-# The networks for which there is an exact method that takes few queries.
-EXACT = ("linear", "two_layer")
+# Of which a head may ask, and at which it is compared.
+_HEAD_IMAGES = 300
 
 Predict = Callable[[Array], Array]
 
@@ -60,12 +60,12 @@ def material(data: str, standardise: bool) -> Material:
 
 def train_target(target: Target) -> float:
     """Train a target, or find it trained; its test accuracy."""
-    return _trained(json.dumps(asdict(target))).card.test_accuracy
+    return trained_target(target).card.test_accuracy
 
 
-def target_module(target: Target) -> "torch.nn.Module":
+def trained_target(target: Target) -> "Trained":
     """A trained target."""
-    return _trained(json.dumps(asdict(target))).module
+    return _trained(json.dumps(asdict(target)))
 
 
 @lru_cache(maxsize=2)
@@ -112,12 +112,13 @@ def _conducted(experiment: Experiment, checkpoint: Path | None, started: float) 
     from relumine.oracle.metering.metered import Metered
 
     split, deviation = material(experiment.target.data, experiment.target.standardise)
-    target = _trained(json.dumps(asdict(experiment.target)))
+    target = trained_target(experiment.target)
     shown = explanation(experiment.access, deviation)
     access = {"classes": experiment.access.classes, "of": experiment.access.of}
     noise = np.random.default_rng([experiment.seed, _NOISE])
     oracle = ExplainedOracle(target.module, shown, split.shape, rng=noise, **access)  # type: ignore[arg-type]
-    result = asker(experiment, checkpoint)(Metered(oracle), experiment.seed)
+    budget = experiment.budget if (experiment.loss, experiment.source) == ("exact", "gaussian") else None
+    result = asker(experiment, checkpoint)(Metered(oracle, budget=budget), experiment.seed)
     accuracy = target.card.test_accuracy
     return Row(
         experiment=experiment,
@@ -160,21 +161,23 @@ def failed_row(experiment: Experiment, error: str, started: float | None = None)
 
 
 def asker(experiment: Experiment, checkpoint: Path | None = None) -> "Callable[[Oracle, int], Reconstruction]":
-    """The reconstructor of an experiment; a MisuseError if its settings are none of GradientMatching's."""
+    """The reconstructor of an experiment; a MisuseError if its settings are none of its method's."""
+    from relumine.reconstruct.auto import Auto
     from relumine.reconstruct.matching.method import GradientMatching
     from relumine.reconstruct.two_layer.method import TwoLayer
 
-    if experiment.loss == "exact":
-        return TwoLayer(inputs=_ordinary(experiment))
     split, deviation = material(experiment.target.data, experiment.target.standardise)
-    shown = explanation(experiment.access, deviation)
+    if experiment.loss == "head":
+        return partial(_head, experiment)
+    if experiment.loss == "exact":
+        return Auto() if experiment.source == "gaussian" else TwoLayer(inputs=_images(experiment, experiment.budget))
     try:
         return GradientMatching(
             _student(experiment, split),
             experiment.budget,
             source=_source(experiment, split),
             loss=experiment.loss,
-            explanation=shown if experiment.match == "shown" else None,
+            explanation=explanation(experiment.access, deviation),
             checkpoint=checkpoint,
             **experiment.settings,
         )
@@ -182,10 +185,18 @@ def asker(experiment: Experiment, checkpoint: Path | None = None) -> "Callable[[
         raise MisuseError(f"Experiment.settings: {error}; expected fields of GradientMatching") from error
 
 
-def _ordinary(experiment: Experiment) -> "np.ndarray":
+def _head(experiment: Experiment, oracle: Oracle, seed: int) -> "Reconstruction":
+    """The last layer of the target, from all others: every network of the zoo is a sequence that ends in a linear."""
+    from relumine.reconstruct.head.method import Head
+
+    backbone = trained_target(experiment.target).module[:-1]  # type: ignore[index]
+    return Head(backbone, inputs=_images(experiment, _HEAD_IMAGES), queries=experiment.budget)(oracle, seed)
+
+
+def _images(experiment: Experiment, count: int) -> "np.ndarray":
     """Images of the pool, drawn by the experiment's seed."""
     pool = material(experiment.target.data, experiment.target.standardise).split.pool
-    chosen = np.random.default_rng(experiment.seed).permutation(len(pool))[: experiment.budget]
+    chosen = np.random.default_rng(experiment.seed).permutation(len(pool))[:count]
     return pool[chosen].astype(np.float64)
 
 
@@ -218,19 +229,3 @@ def explanation(access: Access, deviation: float) -> "Explanation":
     from relumine.explain.methods import explanation_of
 
     return explanation_of(map_kind(access.explanation).smoothed_by((access.sigma or 0) * deviation), access.samples)
-
-
-def exact_record(target: Target) -> dict[str, Any]:
-    """Reconstruct a target exactly, with gradients of its logits; what it took, verification included."""
-    from relumine.oracle.torch import TorchOracle
-    from relumine.reconstruct.auto import Auto
-
-    shape = material(target.data, target.standardise).split.shape
-    result = Auto()(TorchOracle(target_module(target), input_shape=shape, gradients="all", values="logits"), 0)
-    return {
-        "target": asdict(target),
-        "outcome": result.outcome.name,
-        "hidden": list(result.hidden),
-        **result.spent.counts,
-        "provenance": asdict(provenance(0)),
-    }

@@ -21,6 +21,15 @@ Bytes = NDArray[np.uint8]
 ENDINGS = ("", ".gz", ".xz")
 _IMAGE = (3, 32, 32)
 _PIXELS = 3 * 32 * 32
+_RECONSTRUCT: Any = np.empty(0).__reduce__()[0]
+# What a pickled array of bytes names, in numpy's spelling of then and of now.
+_NAMES: dict[tuple[str, str], Callable[..., object]] = {
+    ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
+    ("numpy", "ndarray"): np.ndarray,
+    ("numpy", "dtype"): np.dtype,
+    ("_codecs", "encode"): lambda text, *_: text.encode("latin-1"),
+}
 _DAMAGED = (OSError, EOFError, lzma.LZMAError, zlib.error, struct.error, tarfile.TarError)
 
 
@@ -84,10 +93,11 @@ def cifar_binary(data: bytes, name: str) -> tuple[Bytes, Bytes]:
 def cifar_python(data: bytes, name: str) -> tuple[Bytes, Bytes]:
     """Images n×3×32×32 and labels n from a batch of the python version: a pickle, of which nothing is executed."""
     try:
-        batch = _PlainUnpickler(io.BytesIO(data), encoding="bytes").load()
+        batch = _ArraysOnly(io.BytesIO(data), encoding="bytes").load()
         fields = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-        images = fields["data"].array.reshape(-1, *_IMAGE)
-        labels = np.array(fields["labels"], dtype=np.uint8)
+        images, labels = fields["data"].reshape(-1, *_IMAGE), np.array(fields["labels"], dtype=np.uint8)
+        if images.dtype != np.uint8:
+            raise ValueError(f"expected bytes, got {images.dtype}")
     except Exception as error:  # a damaged pickle can raise almost anything
         raise DataError(f"{name}: not a CIFAR batch of the python version ({type(error).__name__}: {error})") from error
     if labels.shape != (len(images),):
@@ -95,48 +105,10 @@ def cifar_python(data: bytes, name: str) -> tuple[Bytes, Bytes]:
     return images, labels
 
 
-class _PlainArray:
-    """Stands for numpy.ndarray in a pickle: takes the state of an array of unsigned bytes, and no other."""
-
-    array: Bytes
-
-    def __setstate__(self, state: tuple[int, tuple[int, ...], "_PlainType", bool, bytes]) -> None:
-        _, shape, kind, fortran, raw = state
-        if not isinstance(kind, _PlainType) or kind.code != "u1":
-            raise pickle.UnpicklingError("expected an array of unsigned bytes")
-        self.array = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
-
-
-class _PlainType:
-    """Stands for numpy.dtype in a pickle."""
-
-    def __init__(self, code: str | bytes, *_: object) -> None:
-        self.code = code.decode() if isinstance(code, bytes) else code
-
-    def __setstate__(self, state: object) -> None:
-        """Byte order and the like mean nothing for single bytes."""
-
-
-def _plain_array(*_: object) -> _PlainArray:
-    return _PlainArray()
-
-
-def _latin(text: str, *_: object) -> bytes:
-    return text.encode("latin-1")
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds dicts, lists, numbers, bytes and stand-ins for byte arrays; every other name in the pickle is refused."""
-
-    _KNOWN: dict[tuple[str, str], Callable[..., object]] = {  # noqa: RUF012
-        ("numpy.core.multiarray", "_reconstruct"): _plain_array,
-        ("numpy._core.multiarray", "_reconstruct"): _plain_array,
-        ("numpy", "ndarray"): _PlainArray,
-        ("numpy", "dtype"): _PlainType,
-        ("_codecs", "encode"): _latin,
-    }
+class _ArraysOnly(pickle.Unpickler):
+    """Builds dicts, lists, numbers, bytes and arrays of them; every other name in the pickle is refused."""
 
     def find_class(self, module: str, name: str) -> Callable[..., object]:
-        if (module, name) not in self._KNOWN:
+        if (module, name) not in _NAMES:
             raise pickle.UnpicklingError(f"refused to load {module}.{name}")
-        return self._KNOWN[module, name]
+        return _NAMES[module, name]

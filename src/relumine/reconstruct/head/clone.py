@@ -68,4 +68,4 @@ class HeadClone:
                 "the backbone is no torch module, so that it cannot be exported; export the head alone: clone.head"
             )
         whole = joined(module, self.head.to_torch(), self.backbone.oracle.offer.dtype)
-        return StudentClone((whole,), self.inputs, "real")
+        return StudentClone(whole, self.inputs, "real")

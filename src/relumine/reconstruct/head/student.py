@@ -40,5 +40,4 @@ def of_row_space(clone: Clone, basis: Array) -> Clone:
     from relumine.reconstruct.matching.student import StudentClone
 
     assert isinstance(clone, StudentClone)
-    members = tuple(of_features(member, basis) for member in clone.members)
-    return StudentClone(members, (basis.shape[1],), clone.of)
+    return StudentClone(of_features(clone.module, basis), (basis.shape[1],), clone.of)

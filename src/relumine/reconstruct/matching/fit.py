@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from relumine.errors import DivergedError, MisuseError
 from relumine.reconstruct.matching.loss import Matching
+from relumine.reconstruct.matching.method import Fitting
 from relumine.reconstruct.matching.optimiser import Muon
 from relumine.reconstruct.matching.smoothing import UNTIL, ReluSmoothing
 
@@ -38,12 +39,8 @@ class Schedule:
     steps: int
     batch: int
     learning_rate: float
-    weight_decay: float
     relu_smoothing: float
     optimiser: Literal["adam", "muon"]
-
-
-Watch = Callable[[int, float, float | None], None]
 
 
 def fit(
@@ -52,7 +49,7 @@ def fit(
     held_out: Tensor,
     schedule: Schedule,
     rng: np.random.Generator,
-    watch: Watch,
+    watch: Callable[[Fitting], None] | None,
     checkpoint: Path | None,
 ) -> float | None:
     """Train ``student`` in place on the answers that are not held out; returns the least loss on those that are."""
@@ -68,7 +65,9 @@ def fit(
             continue
         if run.step % every and run.step < schedule.steps:
             continue
-        watch(run.step, loss, run.look())
+        validation = run.look()
+        if watch is not None:
+            watch(Fitting(run.step, schedule.steps, loss, validation))
         if checkpoint is not None:
             run.save(checkpoint)
     run.restore_best()
@@ -233,8 +232,8 @@ def _optimiser(student: nn.Module, schedule: Schedule, share: float) -> torch.op
     """At a share of the schedule's rate."""
     groups = _groups(student, schedule.learning_rate * share)
     if schedule.optimiser == "muon":
-        return Muon(groups, schedule.weight_decay)
-    return torch.optim.AdamW(groups, weight_decay=schedule.weight_decay, fused=True)
+        return Muon(groups)
+    return torch.optim.Adam(groups, fused=True)
 
 
 def _groups(student: nn.Module, rate: float) -> list[dict[str, Any]]:

@@ -23,19 +23,17 @@ if TYPE_CHECKING:
 Loss = Literal["joint", "gradient", "membership"]
 
 
-# Fewer held-out answers than this judge nothing.
-_FEWEST_HELD_OUT = 5
+# Share of the answers that is held out to keep the best state. Fewer than these judge nothing, and are trained on.
+_HELD_OUT, _FEWEST_HELD_OUT = 0.1, 5
 # λ where maps tell signs, sizes and scale, and where values have to find them.
 _WEIGHT, _WEIGHT_OF_VALUES_FIRST = 0.1, 10.0
-_LEAST = {"queries": 1, "steps": 1, "batch": 1, "members": 1, "weight": 0, "weight_decay": 0, "relu_smoothing": 0}
+_LEAST = {"queries": 1, "steps": 1, "batch": 1, "weight": 0, "relu_smoothing": 0}
 
 
 @dataclass(frozen=True)
 class Fitting:
     """The progress of one fitting."""
 
-    member: int
-    members: int
     step: int
     steps: int
     loss: float
@@ -63,14 +61,12 @@ class GradientMatching:
                    None takes them for gradients
     shown:         what the answers' maps are, where a defence leaves less of them: no more is compared of the student
     distorted:     beta and gamma of a reverse sigmoid on probabilities: the student's are distorted alike
-    steps, batch, learning_rate, weight_decay: of the optimiser, whose rate falls to 0 along a cosine. A layer of n
-                   inputs learns at learning_rate/√n. What diverges begins anew at a quarter of that, five times at most
+    steps, batch, learning_rate: of the optimiser, whose rate falls to 0 along a cosine. A layer of n inputs learns at
+                   learning_rate/√n. What diverges begins anew at a quarter of that, five times at most
     optimiser:     "adam", or "muon", which moves a layer in all directions alike: dearer per step, and far better for
                    deep students
     relu_smoothing: half the width of the parabola in place of each ReLU's corner at first, in root mean squares of
                    its pre-activations; 0 fits a plain ReLU network from the start
-    validation:    share of the answers held out to keep the best state; few answers are all trained on
-    members:       number of students, trained from different seeds; their logits are averaged
     checkpoint:    a file; a run that is killed goes on from there to the same result
     watch:         is told where the fitting stands
     """
@@ -88,11 +84,8 @@ class GradientMatching:
     steps: int = 1000
     batch: int = 32
     learning_rate: float = 0.06
-    weight_decay: float = 0.0
     optimiser: Literal["adam", "muon"] = "adam"
     relu_smoothing: float = 1.0
-    validation: float = 0.1
-    members: int = 1
     checkpoint: str | Path | None = field(default=None, repr=False)
     watch: Callable[[Fitting], None] | None = field(default=None, repr=False)
 
@@ -108,14 +101,14 @@ class GradientMatching:
         before = meter.spent
         assert isinstance(self.source, Source)
         inputs = self.source.pick(offer, self.queries, generator)
-        members = self._students(offer, generator)
+        student = self._student(offer, generator)
         try:
             with meter.phase("ask"):
                 answer = meter(inputs, gradients=self.loss != "membership")
         except BudgetError as error:
             remark = Evidence(remark=str(error))
             return Reconstruction(None, Outcome.BUDGET_EXHAUSTED, meter.spent.since(before), remark, repr(self))
-        return self._fitted(offer, members, inputs, answer, generator, meter.spent.since(before))
+        return self._fitted(offer, student, inputs, answer, generator, meter.spent.since(before))
 
     def fit(
         self, offer: Offer, inputs: Array, answer: Answer, rng: int | np.random.Generator | None, spent: Spent
@@ -123,18 +116,17 @@ class GradientMatching:
         """The student of answers that were asked already: ``queries`` and ``source`` do not matter."""
         _check_offer(self, offer)
         generator = np.random.default_rng(rng)
-        return self._fitted(offer, self._students(offer, generator), inputs, answer, generator, spent)
+        return self._fitted(offer, self._student(offer, generator), inputs, answer, generator, spent)
 
-    def _students(self, offer: Offer, rng: np.random.Generator) -> "list[torch.nn.Module]":
+    def _student(self, offer: Offer, rng: np.random.Generator) -> "torch.nn.Module":
         from relumine.reconstruct.matching.student import checked_student
 
-        seeds = [int(seed) for seed in rng.integers(2**31, size=self.members)]
-        return [checked_student(self.student, seed, offer) for seed in seeds]
+        return checked_student(self.student, int(rng.integers(2**31)), offer)
 
     def _fitted(
         self,
         offer: Offer,
-        members: "list[torch.nn.Module]",
+        student: "torch.nn.Module",
         inputs: Array,
         answer: Answer,
         rng: np.random.Generator,
@@ -147,9 +139,7 @@ class GradientMatching:
         from relumine.reconstruct.matching.loss import matching
         from relumine.reconstruct.matching.student import StudentClone
 
-        for member in members:
-            member.to(device())
-        like = next(members[0].parameters()).detach()
+        like = next(student.to(device()).parameters()).detach()
         logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
         asked = logits or Queried(offer, inputs, answer)
         task = matching(
@@ -165,24 +155,13 @@ class GradientMatching:
             weight=self._weight(asked.offer),
             squared=self.logits_by == "squared",
         )
-        schedule = Schedule(
-            self.steps, self.batch, self.learning_rate, self.weight_decay, self.relu_smoothing, self.optimiser
-        )
+        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.relu_smoothing, self.optimiser)
         held_out = torch.from_numpy(self._held_out(len(task), rng))
-        gaps = []
-        for i, member in enumerate(members):
-
-            def told(step: int, loss: float, validation: float | None, i: int = i) -> None:
-                if self.watch is not None:
-                    self.watch(Fitting(i, self.members, step, self.steps, loss, validation))
-
-            kept = None if self.checkpoint is None else Path(f"{self.checkpoint}.{i}")
-            gaps.append(fit(member, task, held_out, schedule, rng, told, kept))
-        for member in members:
-            member.to("cpu")
-        clone = StudentClone(tuple(members), offer.inputs, "probabilities" if logits else task.answered)
+        kept = None if self.checkpoint is None else Path(self.checkpoint)
+        gap = fit(student, task, held_out, schedule, rng, self.watch, kept)
+        clone = StudentClone(student.to("cpu"), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
-            verification_gap=max((gap for gap in gaps if gap is not None), default=None),
+            verification_gap=gap,
             verification_points=len(held_out),
             remark="the gap is the loss on held-out answers" if len(held_out) else "too few answers to hold any out",
         )
@@ -205,7 +184,7 @@ class GradientMatching:
 
     def _held_out(self, count: int, rng: np.random.Generator) -> "np.ndarray":
         """Which answers judge the student instead of training it: none of a few, where each says too much."""
-        held = int(self.validation * count)
+        held = int(_HELD_OUT * count)
         return rng.permutation(count)[: held if held >= _FEWEST_HELD_OUT else 0]
 
 
@@ -217,8 +196,6 @@ def _check(method: GradientMatching) -> None:
         raise MisuseError(f"optimiser: expected 'adam' or 'muon', got {method.optimiser!r}")
     if method.logits_by not in ("squared", "cross-entropy"):
         raise MisuseError(f"logits_by: expected 'squared' or 'cross-entropy', got {method.logits_by!r}")
-    if not 0 <= method.validation < 1:
-        raise MisuseError(f"validation: expected a share in [0, 1), got {method.validation}")
     if not method.learning_rate > 0:
         raise MisuseError(f"learning_rate: expected a positive number, got {method.learning_rate}")
 

@@ -25,8 +25,8 @@ class Muon(torch.optim.Optimizer):
     A convolution is the matrix that it is of its patches.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], weight_decay: float) -> None:
-        super().__init__(groups, {"lr": 0.0, "weight_decay": weight_decay})
+    def __init__(self, groups: Iterable[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.0})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -36,7 +36,6 @@ class Muon(torch.optim.Optimizer):
                 if parameter.grad is None:
                     continue
                 step = _matrix_step if parameter.ndim > 1 else _adam_step
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
                 parameter.sub_(step(parameter.grad, self.state[parameter]), alpha=group["lr"])
 
 

@@ -1,4 +1,4 @@
-"""Student: the clone that learning returns, one torch module or several whose logits are averaged."""
+"""Student: the clone that learning returns, a torch module."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -18,26 +18,25 @@ from relumine.reconstruct.export.torch import write_onnx
 _ROWS_AT_ONCE = 500
 
 
-class Ensemble(nn.Module):
-    """The mean of the members' outputs, as what the oracle's values were."""
+class Answering(nn.Module):
+    """A student that answers what the oracle's values were, for n×shape or n×d inputs."""
 
-    def __init__(self, members: list[nn.Module], inputs: tuple[int, ...], of: Of) -> None:
+    def __init__(self, module: nn.Module, inputs: tuple[int, ...], of: Of) -> None:
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.module = module
         self._inputs, self._of = inputs, of
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """n×K from n×shape or n×d inputs."""
+        """n×K."""
         like = next((p for p in self.parameters() if p.is_floating_point()), inputs)
-        rows = inputs.reshape(-1, *self._inputs).to(like.dtype)
-        return outputs(lambda x: torch.stack([member(x) for member in self.members]).mean(0), rows, self._of)
+        return outputs(self.module, inputs.reshape(-1, *self._inputs).to(like.dtype), self._of)
 
 
 @dataclass(frozen=True, eq=False)
 class StudentClone:
     """A trained torch module as a clone. ``of`` is what it answers, as the oracle's values were."""
 
-    members: tuple[nn.Module, ...]
+    module: nn.Module
     inputs: tuple[int, ...]
     of: Of
 
@@ -48,9 +47,8 @@ class StudentClone:
 
     @property
     def parameters(self) -> Mapping[str, "np.ndarray"]:
-        """The state of the module, or of module ``members.0``, ``members.1``, … where there are several."""
-        state = self.members[0].state_dict() if len(self.members) == 1 else nn.ModuleList(self.members).state_dict()
-        return {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+        """The state of the module."""
+        return {name: tensor.detach().cpu().numpy() for name, tensor in self.module.state_dict().items()}
 
     def predict(self, inputs: Array) -> Array:
         """n×d (or n×shape) inputs to n×K outputs of the kind that the oracle's values were."""
@@ -67,7 +65,7 @@ class StudentClone:
 
     def to_torch(self) -> nn.Module:
         """A copy of the module that answers what ``predict`` does."""
-        return Ensemble([copy.deepcopy(member) for member in self.members], self.inputs, self.of).eval()
+        return Answering(copy.deepcopy(self.module), self.inputs, self.of).eval()
 
     def save(self, path: str | Path) -> Path:
         """Write the parameters as .safetensors, or the module as .onnx."""
