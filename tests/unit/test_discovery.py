@@ -88,9 +88,10 @@ def test_triton_s_fil_backend_is_audited_with_its_shap_values(binary):
             clone = attack(Metered(oracle), 100, seed=0, pool=x[::2])
         assert np.mean(clone.predict(x).argmax(axis=1) == server.predict(x).argmax(axis=1)) > 0.93
         if not binary:
-            said = ("--endpoint-config", "fil.toml", "--data", "data.npz", "--budget", "10", "--seeds", "1")
-            text = run("audit", address, *said, "--workers", "1", "--levels", "shap", "-o", "fil.json")
+            said = ("--data", "data.npz", "--budget", "10", "--seeds", "1", "--levels", "shap")
+            text = run("audit", address, *said, "--run", "kept", "-o", "fil.json")
             assert "SHAP values" in text
+            assert read_endpoint("kept/endpoint.toml") == found  # nobody described the server: the audit asked it
             attacks = {one["case"]["attack"] for one in json.loads(Path("fil.json").read_text())["records"]}
             assert attack.key.name in attacks
 
@@ -111,7 +112,11 @@ def test_any_json_service_is_found_out_and_audited(pages, shape):
         assert (found.offer.outputs, found.offer.values, found.offer.gradients) == (3, "probabilities", "none")
         audit = ("audit", address, "--endpoint-config", "json.toml", "--data", "iris.npz", "--budget", "20")
         run(*audit, "--seeds", "1", "--levels", "probabilities", "-o", "json.json")
-    assert json.loads(Path("json.json").read_text())["about"]["target_accuracy"] > 0.9
+        at_once = (*audit[:2], "--input-shape", "4", *audit[4:])
+        run(*at_once, "--seeds", "1", "--levels", "probabilities", "--run", "kept", "-o", "at-once.json")
+        run(*at_once, "--seeds", "1", "--levels", "probabilities", "--run", "kept", "--resume", "-o", "again.json")
+    for name in ("json.json", "at-once.json", "again.json"):
+        assert json.loads(Path(name).read_text())["about"]["target_accuracy"] > 0.9
 
 
 def test_a_service_of_single_inputs_with_explanations():

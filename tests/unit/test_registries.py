@@ -182,8 +182,7 @@ def test_a_real_mlflow_server_is_audited(in_store, tmp_path, monkeypatch):
     )
     with program(*command, ready=f"http://127.0.0.1:{port}/ping", folder=tmp_path, seconds=120):
         address = f"http://127.0.0.1:{port}/invocations"
-        run("probe", address, "--input-shape", "4", "--write-config", "iris.toml")
-        found = audited(address, "iris.npz", "--endpoint-config", "iris.toml")
+        found = audited(address, "iris.npz", "--input-shape", "4")
         split = rl.Endpoint(address, rl.Offer((4,), 3, values="probabilities", gradients="none"), columns=tuple("abcd"))
         with rl.HttpOracle.at(split) as oracle:
             np.testing.assert_allclose(oracle(X[:5], gradients=False).values, MODEL.predict_proba(X[:5]), rtol=1e-6)

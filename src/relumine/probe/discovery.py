@@ -13,7 +13,6 @@ one with a number per feature is the explanations.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from scipy.special import logit
 
+from relumine.endpoints import EndpointOptions
 from relumine.errors import AccessError, OracleFailedError, QuotaError, RelumineError, TargetError
 from relumine.oracle.base import Array, DType, Offer, ValueKind
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName, protocol_at
@@ -69,16 +69,14 @@ def in_precision(endpoint: Endpoint, dtype: DType) -> Endpoint:
     return replace(endpoint, offer=replace(endpoint.offer, dtype=dtype))
 
 
-@lru_cache(maxsize=1)
-def proposed(
-    url: str, inputs: tuple[int, ...] | None, outputs: int | None = None, authorized_by: str | None = None
-) -> Endpoint:
+def proposed(url: str, inputs: tuple[int, ...] | None, said: EndpointOptions | None = None) -> Endpoint:
     """The description of the server at an address, found by a few requests, or a TargetError that says what to do."""
+    said = said or EndpointOptions()
     try:
         protocol: ProtocolName | None = protocol_at(url)
     except RelumineError:
         protocol = None
-    start = _blank(url, protocol or "json", inputs or (1,), authorized_by)
+    start = _blank(url, protocol or "json", inputs or (1,)).changed(**said.manners)
     start.require_authorization()
     with Sender(replace(start, retries=0)) as sender:
         tensors = _metadata(start, sender) if protocol == "open-inference-v2" else {}
@@ -91,7 +89,7 @@ def proposed(
         offer = replace(start.offer, inputs=shape, dtype=tensors.get("dtype", "float32"))
         for endpoint in _candidates(replace(start, offer=offer), tensors, protocol, sender):
             try:
-                return _RequestTrial(endpoint, sender).described(outputs)
+                return _RequestTrial(endpoint, sender).described(said.outputs)
             except (AccessError, QuotaError):
                 raise
             except RelumineError as error:
@@ -102,10 +100,10 @@ def proposed(
     )
 
 
-def _blank(url: str, protocol: ProtocolName, shape: tuple[int, ...], authorized_by: str | None) -> Endpoint:
+def _blank(url: str, protocol: ProtocolName, shape: tuple[int, ...]) -> Endpoint:
     offer = Offer(shape, 1, values="real", gradients="none", dtype="float32")
     request = {"inputs": ROWS} if protocol == "json" else None
-    return Endpoint(url, offer, protocol=protocol, request=request, authorized_by=authorized_by)
+    return Endpoint(url, offer, protocol=protocol, request=request)
 
 
 def _metadata(endpoint: Endpoint, sender: Sender) -> dict[str, Any]:
