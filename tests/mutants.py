@@ -40,8 +40,8 @@ MUTANTS = [
     Mutant(
         "verification tolerance",
         "reconstruct/verification/__init__.py",
-        "int((found > tolerance).sum())",
-        "int((found > 1e6 * tolerance).sum())",
+        "int((missed > tolerance).sum())",
+        "int((missed > 1e6 * tolerance).sum())",
         "tests/unit/test_linear.py tests/unit/test_domain.py",
     ),
     Mutant(

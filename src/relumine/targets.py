@@ -279,7 +279,9 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
     if said.pop("input_shape", None):
         raise TargetError(f"{text}: a model of this kind knows the size of its inputs; leave out --input-shape")
     try:
-        return _with_gradients(estimator, said)
+        from relumine.oracle.sklearn import SklearnOracle
+
+        return SklearnOracle(estimator, **said)
     except RelumineError as error:
         if said.pop("gradients", "none") != "none":
             raise TargetError(f"{text}: {error}") from error
@@ -290,12 +292,6 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
         return PredictorOracle(boosted(estimator) or estimator, **said)
     except RelumineError as error:
         raise TargetError(f"{text}: {error}") from error
-
-
-def _with_gradients(estimator: object, said: dict[str, Any]) -> Oracle:
-    from relumine.oracle.sklearn import SklearnOracle
-
-    return SklearnOracle(estimator, **said)
 
 
 def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:

@@ -305,6 +305,8 @@ def cache(tmp_path, monkeypatch) -> Path:
     """Where the Hub's client keeps what it downloaded, without a network."""
     import huggingface_hub.constants
 
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # for workers, which are processes of their own
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     return tmp_path
