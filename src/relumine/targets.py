@@ -296,9 +296,13 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
 
 def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:
     if factory is None:
+        from relumine.formats.dry_run import dry_run
+
         network = load(path)
-        said = {"input_shape": network.inputs, "values": network.values} | options.given()
-        return _torch_oracle(network.to_torch(), Options(**said), path)
+        clone = network.to_torch()
+        dry_run(clone, network.inputs, path)
+        said: dict[str, Any] = {"input_shape": network.inputs, "values": network.values}
+        return _torch_oracle(clone, Options(**said | options.given()), path)
     from safetensors.torch import load_file
 
     module = _made_by(factory)
