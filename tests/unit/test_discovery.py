@@ -119,6 +119,35 @@ def test_any_json_service_is_found_out_and_audited(pages, shape):
         assert json.loads(Path(name).read_text())["about"]["target_accuracy"] > 0.9
 
 
+@pytest.mark.parametrize("path", [".evil.example/explain", "@evil.example/explain", "/explain?to=evil", 7 * "a"])
+def test_a_server_s_page_leads_nowhere_else(path):
+    """Its name behind the address of the server would be the name of another one."""
+
+    class Luring(JsonServer):
+        def described(self, asked: str) -> Reply:
+            fields = {"type": "object", "properties": {f"field {i}": {} for i in range(1000)}}
+            body = {"content": {"application/json": {"schema": fields}}}
+            return Reply(body={"paths": {"/classify": {"post": {"requestBody": body}}, path: {}, "x": {}}})
+
+    server = Luring(lambda rows: {"error": "none"}, "features", pages=False)
+    with served(server) as url, pytest.raises(TargetError, match="none of 34 requests"):
+        proposed(f"{root(url)}/classify", (4,))
+    assert {seen.path for seen in server.requests} == {"/classify"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [([-1, 10**9], "at most 4,194,304 numbers"), ([-1, -1, 224], "--input-shape"), ([-1], "-shape")],
+)
+def test_absurd_metadata_are_refused(shape, reason):
+    class Absurd(FilServer):
+        def described(self, path: str) -> Reply:
+            return Reply(body={"inputs": [{"name": "x", "datatype": "FP32", "shape": shape}]})
+
+    with served(Absurd(None, None)) as url, pytest.raises(TargetError, match=reason):
+        proposed(f"{root(url)}/v2/models/fil", None)
+
+
 def test_a_service_of_single_inputs_with_explanations():
     def predict(row: np.ndarray) -> object:
         if row.shape != (4,):
