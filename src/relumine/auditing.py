@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from html import escape
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -154,9 +154,30 @@ def audited(
     command: str = "",
     engine: Engine | None = None,
 ) -> Audited:
-    """Run an audit as ``run_audit`` does."""
+    """Run an audit as ``run_audit`` does; of a server that nobody described, after the preflight that describes it."""
+    if subject is None and settings.is_undescribed:
+        settings = _described(settings, folder)
     result = run_audit(settings, folder, command=command, watch=watch, engine=engine, subject=subject)
     return Audited(**{field.name: getattr(result, field.name) for field in fields(result)})
+
+
+def _described(settings: AuditSettings, folder: Path) -> AuditSettings:
+    """With the file that ``relumine probe --write-config`` would write, in the folder of the run."""
+    from relumine.oracle.metering.ledger import Ledger
+    from relumine.oracle.metering.metered import Metered
+    from relumine.probe.described import description, found_at
+    from relumine.probe.preflight import Probe
+
+    path = folder / "endpoint.toml"
+    if not path.exists():
+        oracle = found_at(settings.target, settings.endpoint, inputs=settings.input_shape, gradients=settings.gradients)
+        ledger = Ledger(folder / "probe.sqlite")
+        try:
+            description(oracle, Probe()(Metered(oracle, ledger=ledger), rng=0)).write(path)
+        finally:
+            ledger.close()
+            oracle.close()
+    return replace(settings, endpoint=replace(settings.endpoint, endpoint_config=path))
 
 
 @contextmanager

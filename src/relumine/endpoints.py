@@ -26,6 +26,11 @@ class EndpointOptions:
         """Those that were said, as on the command line."""
         return [name.replace("_", "-") for name, value in vars(self).items() if value is not None]
 
+    @property
+    def manners(self) -> dict[str, Any]:
+        """With whose permission and how fast a server is asked, as fields of its Endpoint."""
+        return {name: getattr(self, name) for name in ("authorized_by", "rate", "concurrency", "timeout")}
+
 
 def is_url(text: str) -> bool:
     """Whether a target is a server's address."""
@@ -46,8 +51,7 @@ def endpoint_at(url: str, said: EndpointOptions, **offered: Any) -> Endpoint:
     offered = {name: value for name, value in offered.items() if value is not None}
     try:
         endpoint = _described(url, offered) if said.endpoint_config is None else _configured(url, said, offered)
-        paces = {name: getattr(said, name) for name in ("authorized_by", "rate", "concurrency", "timeout")}
-        return endpoint.changed(**paces)
+        return endpoint.changed(**said.manners)
     except MisuseError as error:
         raise TargetError(str(error)) from error
 

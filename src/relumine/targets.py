@@ -279,7 +279,9 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
     if said.pop("input_shape", None):
         raise TargetError(f"{text}: a model of this kind knows the size of its inputs; leave out --input-shape")
     try:
-        return _with_gradients(estimator, said)
+        from relumine.oracle.sklearn import SklearnOracle
+
+        return SklearnOracle(estimator, **said)
     except RelumineError as error:
         if said.pop("gradients", "none") != "none":
             raise TargetError(f"{text}: {error}") from error
@@ -292,17 +294,15 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
         raise TargetError(f"{text}: {error}") from error
 
 
-def _with_gradients(estimator: object, said: dict[str, Any]) -> Oracle:
-    from relumine.oracle.sklearn import SklearnOracle
-
-    return SklearnOracle(estimator, **said)
-
-
 def _from_safetensors(path: Path, options: Options, factory: str | None) -> Oracle:
     if factory is None:
+        from relumine.formats.dry_run import dry_run
+
         network = load(path)
-        said = {"input_shape": network.inputs, "values": network.values} | options.given()
-        return _torch_oracle(network.to_torch(), Options(**said), path)
+        clone = network.to_torch()
+        dry_run(clone, network.inputs, path)
+        said: dict[str, Any] = {"input_shape": network.inputs, "values": network.values}
+        return _torch_oracle(clone, Options(**said | options.given()), path)
     from safetensors.torch import load_file
 
     module = _made_by(factory)

@@ -282,7 +282,7 @@ class Detached(nn.Module):
         (lambda: explain.SmoothGrad(sigma=1.0, samples=0), "at least 1"),
         (lambda: explain.IntegratedGradients(steps=0), "at least 1"),
         (lambda: explain.IntegratedGradients(baseline=float("nan")), "finite"),
-        (lambda: explain.ExplainedOracle(curved(), explain.Gradient(), (7,)), "does not take inputs of shape"),
+        (lambda: explain.ExplainedOracle(curved(), explain.Gradient(), (7,)), "cannot take float64 inputs of shape"),
         (lambda: explain.ExplainedOracle(curved(), explain.Gradient(), SHAPE, classes=5), "output below 5"),
         (lambda: explain.ExplainedOracle(curved(), explain.Gradient(), SHAPE, classes="best"), "'top'"),
         (lambda: explain.ExplainedOracle(curved(), explain.Gradient(), SHAPE, of="odds"), "log-probabilities"),

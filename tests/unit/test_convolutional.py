@@ -1,13 +1,19 @@
 """Convolutional networks: recovered as a whole, or as far as it is sure."""
 
+import json
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import nn
 
 import relumine as rl
+from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Stage
+from relumine.targets import load_target
 
 SHAPE = (1, 12, 12)
 
@@ -64,7 +70,37 @@ def test_a_network_is_recovered_with_its_layers(tmp_path):
     np.testing.assert_allclose(answer, truth, atol=1e-4)
     operators = {node.op_type for node in onnx.load(tmp_path / "clone.onnx").graph.node}
     assert operators >= {"Conv", "MaxPool", "Gemm"}
-    assert result.save(tmp_path / "clone.safetensors").exists()
+    saved = result.save(tmp_path / "clone.safetensors")
+    again = load_target(str(saved))
+    assert (again.offer.inputs, again.offer.values) == (SHAPE, "logits")
+    np.testing.assert_allclose(again(fresh(), gradients=False).values, result.predict(fresh()), atol=1e-12)
+
+
+LAYER = {"stride": [1, 1], "padding": [0, 0], "pool": None}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"inputs": [1, 12]}, "expected 3 numbers"),
+        ({"inputs": [1, 10**6, 10**6]}, "absurdly large"),
+        ({"inputs": [2, 12, 12]}, "behind 2 channels"),
+        ({"layers": []}, "argument"),
+        ({"layers": [LAYER | {"padding": [10**6, 10**6]}]}, "absurdly large"),
+        ({"layers": [LAYER | {"stride": [0, 1]}]}, "at least 1"),
+        ({"layers": [LAYER | {"pool": {"kind": "all"}}]}, "a pool of the kind 'all'"),
+        ({"values": 3}, "values"),
+    ],
+)
+def test_a_file_that_does_not_fit_its_layers_is_refused(changed, reason, tmp_path):
+    layer = Layer(Geometry(Stage((3, 3)), (1, 12, 12)), np.ones((2, 9)), np.zeros(2))
+    clone = ConvolutionalNetwork(Front((1, 12, 12), (layer,)), (np.ones((3, 200)),), (np.zeros(3),), values="logits")
+    path = clone.save(tmp_path / "clone.safetensors")
+    assert load_target(str(path)).offer.outputs == 3
+    about = {"inputs": [1, 12, 12], "values": "logits", "layers": [LAYER]} | changed
+    save_file(dict(clone.parameters), path, {"relumine.convolutional": json.dumps(about)})
+    with pytest.raises(rl.TargetError, match=reason):
+        load_target(str(path))
 
 
 def test_misuse_is_named():

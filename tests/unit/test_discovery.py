@@ -88,9 +88,10 @@ def test_triton_s_fil_backend_is_audited_with_its_shap_values(binary):
             clone = attack(Metered(oracle), 100, seed=0, pool=x[::2])
         assert np.mean(clone.predict(x).argmax(axis=1) == server.predict(x).argmax(axis=1)) > 0.93
         if not binary:
-            said = ("--endpoint-config", "fil.toml", "--data", "data.npz", "--budget", "10", "--seeds", "1")
-            text = run("audit", address, *said, "--workers", "1", "--levels", "shap", "-o", "fil.json")
+            said = ("--data", "data.npz", "--budget", "10", "--seeds", "1", "--levels", "shap")
+            text = run("audit", address, *said, "--run", "kept", "-o", "fil.json")
             assert "SHAP values" in text
+            assert read_endpoint("kept/endpoint.toml") == found  # nobody described the server: the audit asked it
             attacks = {one["case"]["attack"] for one in json.loads(Path("fil.json").read_text())["records"]}
             assert attack.key.name in attacks
 
@@ -111,7 +112,40 @@ def test_any_json_service_is_found_out_and_audited(pages, shape):
         assert (found.offer.outputs, found.offer.values, found.offer.gradients) == (3, "probabilities", "none")
         audit = ("audit", address, "--endpoint-config", "json.toml", "--data", "iris.npz", "--budget", "20")
         run(*audit, "--seeds", "1", "--levels", "probabilities", "-o", "json.json")
-    assert json.loads(Path("json.json").read_text())["about"]["target_accuracy"] > 0.9
+        at_once = (*audit[:2], "--input-shape", "4", *audit[4:])
+        run(*at_once, "--seeds", "1", "--levels", "probabilities", "--run", "kept", "-o", "at-once.json")
+        run(*at_once, "--seeds", "1", "--levels", "probabilities", "--run", "kept", "--resume", "-o", "again.json")
+    for name in ("json.json", "at-once.json", "again.json"):
+        assert json.loads(Path(name).read_text())["about"]["target_accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("path", [".evil.example/explain", "@evil.example/explain", "/explain?to=evil", 7 * "a"])
+def test_a_server_s_page_leads_nowhere_else(path):
+    """Its name behind the address of the server would be the name of another one."""
+
+    class Luring(JsonServer):
+        def described(self, asked: str) -> Reply:
+            fields = {"type": "object", "properties": {f"field {i}": {} for i in range(1000)}}
+            body = {"content": {"application/json": {"schema": fields}}}
+            return Reply(body={"paths": {"/classify": {"post": {"requestBody": body}}, path: {}, "x": {}}})
+
+    server = Luring(lambda rows: {"error": "none"}, "features", pages=False)
+    with served(server) as url, pytest.raises(TargetError, match="none of 34 requests"):
+        proposed(f"{root(url)}/classify", (4,))
+    assert {seen.path for seen in server.requests} == {"/classify"}
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [([-1, 10**9], "at most 4,194,304 numbers"), ([-1, -1, 224], "--input-shape"), ([-1], "-shape")],
+)
+def test_absurd_metadata_are_refused(shape, reason):
+    class Absurd(FilServer):
+        def described(self, path: str) -> Reply:
+            return Reply(body={"inputs": [{"name": "x", "datatype": "FP32", "shape": shape}]})
+
+    with served(Absurd(None, None)) as url, pytest.raises(TargetError, match=reason):
+        proposed(f"{root(url)}/v2/models/fil", None)
 
 
 def test_a_service_of_single_inputs_with_explanations():

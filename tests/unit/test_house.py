@@ -22,12 +22,13 @@ ARROWS = {
     "errors": set(),
     "text": set(),
     "device": set(),
+    "environment": set(),
     "oracle": {"oracle", "errors", "text"},
     "explain": {"explain", "oracle", "errors", "text"},
     "defend": {"defend", "explain", "oracle", "errors", "text"},
     "reconstruct": {"reconstruct", "explain", "oracle", "device", "errors", "text"},
     "adapt": {"adapt", "reconstruct", "explain", "oracle", "errors", "text"},
-    "jobs": {"jobs", "device", "errors", "text"},
+    "jobs": {"jobs", "device", "environment", "errors", "text"},
     "audit": {
         *("audit", "console", "jobs", "measures", "study", "targets", "endpoints", "zoo", "probe", "defend", "adapt"),
         *("reconstruct", "explain", "oracle", "errors", "text"),
@@ -53,6 +54,7 @@ PUBLIC_PART = "reconstruct/head/torch_backbone.py"
 _MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")
 TORCH_BOUND = (
     *(
+        "oracle/sklearn.py",
         "oracle/torch.py",
         "oracle/tokens.py",
         "oracle/embedded.py",

@@ -182,8 +182,7 @@ def test_a_real_mlflow_server_is_audited(in_store, tmp_path, monkeypatch):
     )
     with program(*command, ready=f"http://127.0.0.1:{port}/ping", folder=tmp_path, seconds=120):
         address = f"http://127.0.0.1:{port}/invocations"
-        run("probe", address, "--input-shape", "4", "--write-config", "iris.toml")
-        found = audited(address, "iris.npz", "--endpoint-config", "iris.toml")
+        found = audited(address, "iris.npz", "--input-shape", "4")
         split = rl.Endpoint(address, rl.Offer((4,), 3, values="probabilities", gradients="none"), columns=tuple("abcd"))
         with rl.HttpOracle.at(split) as oracle:
             np.testing.assert_allclose(oracle(X[:5], gradients=False).values, MODEL.predict_proba(X[:5]), rtol=1e-6)
@@ -306,6 +305,8 @@ def cache(tmp_path, monkeypatch) -> Path:
     """Where the Hub's client keeps what it downloaded, without a network."""
     import huggingface_hub.constants
 
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # for workers, which are processes of their own
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")  # for the worker processes of an audit

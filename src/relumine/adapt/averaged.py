@@ -5,7 +5,7 @@ from math import floor, log10
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, joined
+from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs, joined
 
 # Answers are rounded to the decimals that are at least this many standard errors wide, so that nearly all numbers are
 # within one unit of the last, and methods see from the numbers themselves how far they can be trusted.
@@ -14,7 +14,7 @@ _ERRORS_PER_UNIT = 8.0
 _AT_ONCE = 4096
 
 
-class Averaged:
+class Averaged(InFront):
     """The mean of ``times`` answers to each question.
 
     Noise that is fresh at every question falls with the square root of ``times``. Noise that is always the same for the
@@ -38,17 +38,12 @@ class Averaged:
             raise MisuseError(f"Averaged: expected to ask at least twice, got {times}")
         if spread < 0:
             raise MisuseError(f"Averaged: expected a spread of at least 0, got {spread}")
-        self._oracle = oracle
+        super().__init__(oracle)
         self._times = times + times % 2 if spread else times
         self._spread = spread
         self._round = rounded
         self._rng = np.random.default_rng(rng)
         self._decimals: dict[str, int] = {}
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside: what is random stays random, by less."""
-        return self._oracle.offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)

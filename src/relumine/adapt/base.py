@@ -5,19 +5,11 @@ from abc import ABC, abstractmethod
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, InFront, Offer, Oracle, checked_inputs
 
 
-class Adapter(ABC):
+class Adapter(InFront, ABC):
     """Lets values pass, and makes gradients where gradients are asked for."""
-
-    def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside: its explanations are gradients now."""
-        return self._oracle.offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)

@@ -3,10 +3,10 @@
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs, joined
+from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs, joined
 
 
-class DecoyQueries:
+class DecoyQueries(InFront):
     """Asks ``others`` rows without gradients before each row that matters, and forgets their answers.
 
     A watch that looks at a client's last rows sees mostly these. They are drawn from N(0, I), or uniformly from the box
@@ -26,15 +26,10 @@ class DecoyQueries:
     ) -> None:
         if others < 1:
             raise MisuseError(f"DecoyQueries: expected at least 1 other row, got {others}")
-        self._oracle = oracle
+        super().__init__(oracle)
         self._others = others
         self._values = values
         self._rng = np.random.default_rng(rng)
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside."""
-        return self._oracle.offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs
 
 
-class ScaledInputs:
+class ScaledInputs(InFront):
     """The target seen from afar: f(factor · u) as a function of u, with its gradients.
 
     SmoothGrad averages gradients at x + noise, and the noise does not grow with x. At ``factor`` times the distance all
@@ -23,15 +23,9 @@ class ScaledInputs:
             raise MisuseError(f"factor: expected a number above 1, got {factor}")
         if oracle.offer.box is not None:
             raise MisuseError(f"ScaledInputs: inputs must lie in {oracle.offer.box}, so there is no way out")
-        self._oracle = oracle
+        super().__init__(oracle, replace(oracle.offer, random=False))
         self.factor = float(factor)
         self._power = power
-        self._offer = replace(oracle.offer, random=False)
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside, not random any more."""
-        return self._offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs, gradients=gradients)

@@ -17,7 +17,6 @@ from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid
 from relumine.defend.watch import DistanceWatch, LineWatch
 from relumine.explain.map_kind import GRADIENT, WORDS, MapKind
 from relumine.explain.methods import Explanation, explanation_of
-from relumine.explain.oracle import ExplainedOracle
 from relumine.oracle.base import Oracle
 from relumine.oracle.http.oracle import HttpOracle
 
@@ -95,7 +94,8 @@ def maps_of(oracle: Oracle) -> MapKind:
     """What the maps of a target are: as a server's description says, or the explanation that it is asked for."""
     if isinstance(oracle, HttpOracle):
         return WORDS.get(oracle.endpoint.explanation, GRADIENT)
-    return oracle.explanation.kind if isinstance(oracle, ExplainedOracle) else GRADIENT
+    shown = getattr(oracle, "explanation", None)
+    return shown.kind if isinstance(shown, Explanation) else GRADIENT
 
 
 def unknown_maps(oracle: Oracle) -> str:

@@ -102,6 +102,12 @@ class AuditSettings:
         return is_url(self.target)
 
     @property
+    def is_undescribed(self) -> bool:
+        """Whether it is a server of which neither a file nor these settings say what it takes and answers."""
+        told = self.endpoint.endpoint_config or (self.endpoint.outputs and self.input_shape)
+        return self.remote and not told
+
+    @property
     def name(self) -> str:
         """What the target is called in reports and folders."""
         if self.target == default.TARGET:

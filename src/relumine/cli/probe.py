@@ -47,34 +47,20 @@ def probe(
         from rich.console import Console
 
         from relumine.endpoints import EndpointOptions, is_url
-        from relumine.oracle.http.oracle import HttpOracle
-        from relumine.probe.discovery import in_precision, proposed, tells_all
+        from relumine.probe.described import found_at
         from relumine.probe.preflight import Probe
         from relumine.probe.screen import show_findings
         from relumine.probe.screen import write_config as written
-        from relumine.probe.values import answers_in_float32
         from relumine.targets import load_target
 
         shape = options.parsed_shape(input_shape)
-
-        def loaded(values: options.ValueName | None = None, dtype: options.DTypeName | None = None) -> "Oracle":
-            said = EndpointOptions(endpoint_config, outputs, dtype, authorized_by)
-            return load_target(
-                target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
-            )
-
-        def found(dtype: options.DTypeName) -> "Oracle":
-            if shape is not None and outputs is not None and tells_all(target):
-                return loaded("real", dtype)
-            return HttpOracle.at(in_precision(proposed(target, shape, outputs, authorized_by), dtype))
-
+        said = EndpointOptions(endpoint_config, outputs, None, authorized_by)
         with Console(stderr=True).status(f"asking {target}"):
+            oracle: Oracle
             if is_url(target) and endpoint_config is None:
-                # Nothing is known yet: values of any kind pass as real numbers, and a first answer tells the precision.
-                oracle = found("float64")
-                oracle = found("float32") if answers_in_float32(oracle, seed) else oracle
+                oracle = found_at(target, said, inputs=shape, gradients=gradients, seed=seed)
             else:
-                oracle = loaded()
+                oracle = load_target(target, input_shape=shape, gradients=gradients, factory=factory, endpoint=said)
             with _kept(oracle, seed) as meter:
                 findings = Probe()(meter, rng=seed)
         if json_:
@@ -87,15 +73,16 @@ def probe(
 
 @contextmanager
 def _kept(oracle: "Oracle", seed: int) -> "Iterator[Oracle]":
-    """A server through a ledger of the probe's own: paid answers are kept, and bind no other run to what it assumes."""
+    """A server through a ledger of the probe's own."""
     from relumine.oracle.http.oracle import HttpOracle
     from relumine.oracle.metering.ledger import Ledger
     from relumine.oracle.metering.metered import Metered
+    from relumine.probe.described import run_name
 
     if not isinstance(oracle, HttpOracle):
         yield oracle
         return
-    run = oracle.run / f"probe-{oracle.offer.dtype}-{seed}"
+    run = oracle.run / run_name(oracle, seed)
     ledger: Ledger | None = None
     try:
         with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):

@@ -3,6 +3,7 @@
 from abc import ABC
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,7 +41,7 @@ class Defended(ABC):
     remembers: ClassVar[bool] = False
     asks_elsewhere: ClassVar[bool] = False
 
-    @property
+    @cached_property
     def offer(self) -> Offer:
         """What is still promised."""
         return self._offered(self.oracle.offer)

@@ -1,17 +1,16 @@
 """ExplainedOracle: a torch module behind an endpoint that explains."""
 
 import copy
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from relumine.errors import MisuseError
 from relumine.explain.methods import OF, Classes, Explanation, Of, outputs
-from relumine.oracle.base import Answer, Array, DType, Offer, ValueKind, checked_answer, checked_inputs
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
+from relumine.oracle.base import ValueKind
+from relumine.oracle.torch import TorchOracle
 
 # Log-probabilities are logits: their softmax is the prediction, and they are what is explained.
 _VALUES: dict[Of, ValueKind] = {
@@ -21,11 +20,8 @@ _VALUES: dict[Of, ValueKind] = {
     "log-probabilities": "logits",
 }
 
-# Rows of activations held at once: bounds memory when an explanation asks at many points per input.
-_ROWS_AT_ONCE = 128
 
-
-class ExplainedOracle:
+class ExplainedOracle(TorchOracle):
     """Answers with the module's values, and with the maps of ``explanation`` where gradients are asked.
 
     module:      returns n×K for n inputs of ``input_shape``; a copy in eval mode answers, so the module is left alone
@@ -37,7 +33,7 @@ class ExplainedOracle:
 
     def __init__(
         self,
-        module: "torch.nn.Module",
+        module: torch.nn.Module,
         explanation: Explanation,
         input_shape: tuple[int, ...],
         *,
@@ -47,86 +43,25 @@ class ExplainedOracle:
     ) -> None:
         if of not in _VALUES:
             raise MisuseError(f"of: expected one of {OF}, got {of!r}")
-        self.explanation = explanation
-        self._module = copy.deepcopy(module).eval().requires_grad_(False)
-        self._classes = classes
-        self._of = of
-        self._rng = np.random.default_rng(rng)
-        self._like = _example(self._module)
-        self._offer = Offer(
-            inputs=tuple(input_shape),
-            outputs=self._count_outputs(tuple(input_shape)),
-            values=_VALUES[of],
-            gradients=classes,
-            dtype=_dtype(self._like),
-            random=explanation.random,
-        )
+        own = copy.deepcopy(module).eval().requires_grad_(False)
+        super().__init__(_Outputs(own, of), input_shape, gradients=classes, values="real")
+        self._offer = replace(self._offer, values=_VALUES[of], random=explanation.random)
+        self._gradient_rows = max(1, self._gradient_rows // explanation.gradients_per_map)
+        self.explanation, self._rng = explanation, np.random.default_rng(rng)
 
-    @property
-    def offer(self) -> Offer:
-        """What this endpoint promises."""
-        return self._offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs)
-        tensor = self._tensor(rows.reshape(-1, *self._offer.inputs))
-        answer = self._explained(tensor) if gradients else self._predicted(tensor)
-        return checked_answer(self._offer, len(rows), answer, gradients=gradients)
-
-    def _tensor(self, inputs: Array) -> "Tensor":
-        import torch
-
-        return torch.from_numpy(inputs).to(self._like)
-
-    def _predicted(self, inputs: "Tensor") -> Answer:
-        import torch
-
-        with torch.no_grad():
-            parts = [_numpy(outputs(self._module, part, self._of)) for part in _parts(inputs, _ROWS_AT_ONCE)]
-        return Answer(np.concatenate(parts) if len(inputs) else np.empty((0, self._offer.outputs)))
-
-    def _explained(self, inputs: "Tensor") -> Answer:
-        if not len(inputs):
-            shape = (0, self._offer.gradient_rows, self._offer.dimension)
-            return Answer(np.empty((0, self._offer.outputs)), np.empty(shape))
-        parts = [
-            self.explanation.maps(self._module, part, classes=self._classes, of=self._of, rng=self._rng)
-            for part in _parts(inputs, max(1, _ROWS_AT_ONCE // self.explanation.gradients_per_map))
-        ]
-        values = np.concatenate([_numpy(part.values) for part in parts])
-        return Answer(values, np.concatenate([_numpy(part.maps.flatten(2)) for part in parts]))
-
-    def _count_outputs(self, shape: tuple[int, ...]) -> int:
-        """K, from one forward pass at the origin, which is no query of anybody's."""
-        import torch
-
-        try:
-            with torch.no_grad():
-                return outputs(self._module, self._like.new_zeros((1, *shape)), self._of).shape[1]
-        except (RuntimeError, ValueError, IndexError, TypeError) as error:
-            raise MisuseError(f"input_shape: the module does not take inputs of shape {shape}: {error}") from error
+    def _explained(self, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        classes: Classes = self._offer.gradients  # type: ignore[assignment]
+        inputs = leaf.reshape(-1, *self._offer.inputs)
+        shown = self.explanation.maps(self.module, inputs, classes=classes, of="real", rng=self._rng)
+        return shown.values, shown.maps.flatten(2)
 
 
-def _example(module: "torch.nn.Module") -> "Tensor":
-    """A tensor of the dtype and on the device that the module computes with."""
-    import torch
+class _Outputs(torch.nn.Module):
+    """What is explained of a module."""
 
-    tensors = [*module.parameters(), *module.buffers()]
-    return next((tensor for tensor in tensors if tensor.is_floating_point()), torch.zeros(0))
+    def __init__(self, inside: torch.nn.Module, of: Of) -> None:
+        super().__init__()
+        self.inside, self._of = inside, of
 
-
-def _dtype(like: "Tensor") -> DType:
-    name = str(like.dtype).removeprefix("torch.")
-    if name == "float32":
-        return "float32"
-    if name == "float64":
-        return "float64"
-    raise MisuseError(f"the module: expected parameters in float32 or float64, got {name}; convert with .float()")
-
-
-def _parts(inputs: "Tensor", rows: int) -> "list[Tensor]":
-    return [inputs[start : start + rows] for start in range(0, len(inputs), rows)]
-
-
-def _numpy(tensor: "Tensor") -> Array:
-    return tensor.detach().cpu().numpy().astype(np.float64)
+    def forward(self, inputs: Tensor) -> Tensor:
+        return outputs(self.inside, inputs, self._of)

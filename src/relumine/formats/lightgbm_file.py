@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.errors import RelumineError, TargetError
-from relumine.formats.loaded import Loaded
-from relumine.formats.trees import check_tree, library, text_of
+from relumine.formats.loaded import Loaded, library
+from relumine.formats.trees import check_tree, text_of
 from relumine.text import one_line
 
 _EXPECTED = "a LightGBM model saved with Booster.save_model (text)"
@@ -25,7 +25,7 @@ def load_lightgbm(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
     """The trees of a text file, or a TargetError."""
     from relumine.oracle.boosted import of_lightgbm
 
-    lightgbm = library("lightgbm", path)
+    lightgbm = library("lightgbm", path, "trees")
     try:
         text = text_of(path).decode()
     except UnicodeDecodeError as error:

@@ -11,7 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from relumine.environment import environment
 from relumine.errors import TargetError
+from relumine.formats.loaded import library
 from relumine.text import one_line
 
 SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
@@ -19,6 +21,9 @@ MLMODEL = "MLmodel"
 _MOST_BYTES = 2**20
 # Below a folder with more files than these, models are not searched for.
 _MOST_FILES = 100_000
+
+# Newer versions of MLflow do not read mlruns unless told to. Bars of files that are copied are no progress.
+_SETTINGS = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
 
 # By flavour: the field that names its file, and the endings of files that are no programs, with the format each is.
 _FLAVOURS: dict[str, tuple[str, dict[str, str]]] = {
@@ -73,35 +78,16 @@ def _only_model_in(folder: Path) -> Path:
 
 def _downloaded(address: str, own: str) -> Path:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    artifacts = library("mlflow.artifacts", address, "mlflow")
     try:
-        import mlflow.artifacts
-    except ImportError as error:
-        raise TargetError(f"{address}: needs mlflow: pip install 'relumine[mlflow]'") from error
-    try:
-        with _file_store_allowed():
-            return Path(mlflow.artifacts.download_artifacts(artifact_uri=address, dst_path=own))
+        with environment(_SETTINGS):
+            return Path(artifacts.download_artifacts(artifact_uri=address, dst_path=own))
     except Exception as error:  # stores have errors of their own
         where = os.environ.get("MLFLOW_TRACKING_URI") or "this folder's mlflow.db or mlruns"
         raise TargetError(
             f"{address}: MLflow did not find it ({one_line(error, named=False)[:200]}) in {where}: "
             "MLFLOW_TRACKING_URI and MLFLOW_REGISTRY_URI say where yours are"
         ) from error
-
-
-@contextmanager
-def _file_store_allowed() -> Iterator[None]:
-    """Newer versions of MLflow do not read mlruns unless told to. Bars of files that are copied are no progress."""
-    wanted = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def model_file(folder: Path, said_as: str) -> tuple[Path, str]:
@@ -131,10 +117,7 @@ def model_file(folder: Path, said_as: str) -> tuple[Path, str]:
 
 
 def _flavours(path: Path) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError as error:
-        raise TargetError(f"{path}: needs PyYAML: pip install 'relumine[mlflow]'") from error
+    yaml = library("yaml", path, "mlflow")
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise TargetError(f"{path}: expected at most {_MOST_BYTES:,} bytes, got {path.stat().st_size:,}")

@@ -6,7 +6,6 @@ is kept are plain numbers and names. Sizes are compared with the bytes that are 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from math import prod
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from relumine.errors import TargetError
+from relumine.formats.loaded import library
 
 # A protocol buffer cannot be larger than 2 GiB.
 _LARGEST_FILE = 2**31 - 1
@@ -58,7 +58,7 @@ class Graph:
 
 def read_graph(path: Path) -> Graph:
     """The graph that the file describes."""
-    onnx = _onnx(path)
+    onnx = library("onnx", path, "onnx")
     if path.stat().st_size > _LARGEST_FILE:
         raise TargetError(f"{path}: expected an ONNX file of at most 2 GiB, got {path.stat().st_size:,} bytes")
     try:
@@ -67,13 +67,6 @@ def read_graph(path: Path) -> Graph:
         raise TargetError(f"{path}: expected an ONNX model, got something else or part of one ({error})") from error
     reader = _Reader(path, onnx)
     return reader.graph(model)
-
-
-def _onnx(path: Path) -> Any:
-    try:
-        return import_module("onnx")
-    except ImportError as error:
-        raise TargetError(f"{path}: reading .onnx needs the onnx package: pip install 'relumine[onnx]'") from error
 
 
 @dataclass(frozen=True)
@@ -231,3 +224,11 @@ class _Reader:
 
     def _refusal(self, reason: str) -> TargetError:
         return TargetError(f"{self.path}: {reason}")
+
+
+def session_of(runtime: Any, model: bytes) -> Any:
+    """onnxruntime, about to compute a model with one thread; it raises what is wrong and prints nothing."""
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

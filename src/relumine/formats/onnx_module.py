@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
-from relumine.formats.onnx_file import Graph, Node, read_graph
+from relumine.formats.onnx_file import Graph, Node, read_graph, session_of
 from relumine.formats.onnx_ops import OPERATORS, Call
 from relumine.text import one_line
 
@@ -117,11 +117,8 @@ def _compare(module: OnnxModule, graph: Graph, shape: tuple[int, ...], path: Pat
 
 def _second_opinion(graph: Graph, points: list["np.ndarray[Any, Any]"]) -> list["np.ndarray[Any, Any]"]:
     runtime: Any = import_module("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised; nothing is printed
     try:
-        session = runtime.InferenceSession(graph.model, options, providers=["CPUExecutionProvider"])
+        session = session_of(runtime, graph.model)
     except runtime.capi.onnxruntime_pybind11_state.NotImplemented:
         # onnxruntime has no float64 convolution, for one; onnx's own reference implementation has.
         session = import_module("onnx.reference").ReferenceEvaluator(

@@ -94,10 +94,6 @@ def _divide(call: Call) -> Tensor:
     return first / second if first.is_floating_point() else torch.div(first, second, rounding_mode="trunc")
 
 
-def _power(call: Call) -> Tensor:
-    return torch.pow(call.at(0), call.at(1)).to(call.x.dtype)
-
-
 def _gemm(call: Call) -> Tensor:
     first, second, third = call.at(0), call.at(1), call.maybe(2)
     first = first.transpose(0, 1) if call.get("transA", 0) else first
@@ -176,14 +172,6 @@ def _pads(call: Call, kernel: list[int]) -> list[int]:
     return pads
 
 
-def _global_average(call: Call) -> Tensor:
-    return call.x.mean(dim=tuple(range(2, call.x.ndim)), keepdim=True)
-
-
-def _global_max(call: Call) -> Tensor:
-    return call.x.amax(dim=tuple(range(2, call.x.ndim)), keepdim=True)
-
-
 def _batch_norm(call: Call) -> Tensor:
     if call.get("training_mode", 0):
         raise TargetError("BatchNormalization: expected a model for inference, got training mode; export it in eval()")
@@ -210,14 +198,6 @@ def _reshape(call: Call) -> Tensor:
     if not call.get("allowzero", 0):
         sizes = [call.x.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)]
     return call.x.reshape(sizes)
-
-
-def _transpose(call: Call) -> Tensor:
-    return call.x.permute(call.get("perm", list(reversed(range(call.x.ndim)))))
-
-
-def _concat(call: Call) -> Tensor:
-    return torch.cat([call.at(i) for i in range(len(call.inputs))], dim=call.get("axis", 0))
 
 
 def _squeeze(call: Call) -> Tensor:
@@ -307,34 +287,9 @@ def _clip(call: Call) -> Tensor:
     return result
 
 
-def _prelu(call: Call) -> Tensor:
-    return torch.where(call.x < 0, call.x * call.at(1), call.x)
-
-
-def _elu(call: Call) -> Tensor:
-    return F.elu(call.x, alpha=call.get("alpha", 1.0))
-
-
 def _selu(call: Call) -> Tensor:
     alpha, gamma = call.get("alpha", 1.6732632423543772), call.get("gamma", 1.0507009873554805)
     return float(gamma) * F.elu(call.x, alpha=alpha)
-
-
-def _leaky_relu(call: Call) -> Tensor:
-    return F.leaky_relu(call.x, negative_slope=call.get("alpha", 0.01))
-
-
-def _hard_sigmoid(call: Call) -> Tensor:
-    slope, shift = float(call.get("alpha", 0.2)), float(call.get("beta", 0.5))
-    return (slope * call.x + shift).clamp(0, 1)
-
-
-def _gelu(call: Call) -> Tensor:
-    return F.gelu(call.x, approximate=call.get("approximate", "none"))
-
-
-def _dropout(call: Call) -> Tensor:
-    return call.x
 
 
 def _shape(call: Call) -> Tensor:
@@ -379,27 +334,27 @@ OPERATORS: dict[str, Operator] = {
     "BatchNormalization": _batch_norm,
     "Cast": _cast,
     "Clip": _clip,
-    "Concat": _concat,
+    "Concat": lambda call: torch.cat([call.at(i) for i in range(len(call.inputs))], dim=call.get("axis", 0)),
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
     "Div": _divide,
-    "Dropout": _dropout,
-    "Elu": _elu,
+    "Dropout": _unary(lambda x: x),
+    "Elu": lambda call: F.elu(call.x, alpha=call.get("alpha", 1.0)),
     "Erf": _unary(torch.erf),
     "Exp": _unary(torch.exp),
     "Expand": _expand,
     "Flatten": _flatten,
     "Gather": _gather,
-    "Gelu": _gelu,
+    "Gelu": lambda call: F.gelu(call.x, approximate=call.get("approximate", "none")),
     "Gemm": _gemm,
-    "GlobalAveragePool": _global_average,
-    "GlobalMaxPool": _global_max,
-    "HardSigmoid": _hard_sigmoid,
+    "GlobalAveragePool": lambda call: call.x.mean(dim=tuple(range(2, call.x.ndim)), keepdim=True),
+    "GlobalMaxPool": lambda call: call.x.amax(dim=tuple(range(2, call.x.ndim)), keepdim=True),
+    "HardSigmoid": lambda call: (call.get("alpha", 0.2) * call.x + call.get("beta", 0.5)).clamp(0, 1),
     "HardSwish": _unary(F.hardswish),
     "Identity": _unary(lambda x: x),
     "LayerNormalization": _layer_norm,
-    "LeakyRelu": _leaky_relu,
+    "LeakyRelu": lambda call: F.leaky_relu(call.x, negative_slope=call.get("alpha", 0.01)),
     "Log": _unary(torch.log),
     "LogSoftmax": _softmax(torch.log_softmax),
     "MatMul": _binary(torch.matmul),
@@ -408,9 +363,9 @@ OPERATORS: dict[str, Operator] = {
     "Min": _all(torch.minimum),
     "Mul": _binary(torch.mul),
     "Neg": _unary(torch.neg),
-    "PRelu": _prelu,
+    "PRelu": lambda call: torch.where(call.x < 0, call.x * call.at(1), call.x),
     "Pad": _pad,
-    "Pow": _power,
+    "Pow": lambda call: torch.pow(call.at(0), call.at(1)).to(call.x.dtype),
     "Reciprocal": _unary(torch.reciprocal),
     "ReduceMax": _reduce(torch.amax),
     "ReduceMean": _reduce(torch.mean),
@@ -430,6 +385,6 @@ OPERATORS: dict[str, Operator] = {
     "Sub": _binary(torch.sub),
     "Sum": _all(torch.add),
     "Tanh": _unary(torch.tanh),
-    "Transpose": _transpose,
+    "Transpose": lambda call: call.x.permute(call.get("perm", list(reversed(range(call.x.ndim))))),
     "Unsqueeze": _unsqueeze,
 }

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from relumine.errors import RelumineError, TargetError
-from relumine.formats.trees import check_tree, library, text_of
+from relumine.formats.loaded import library
+from relumine.formats.onnx_file import session_of
+from relumine.formats.trees import check_tree, text_of
 from relumine.oracle.base import Array, ValueKind
 from relumine.oracle.predictor import FunctionPredictor
 from relumine.text import one_line
@@ -27,7 +29,7 @@ _OF_NODES = ("nodeids", "featureids", "truenodeids", "falsenodeids", "modes", "v
 
 def is_of_scikit_learn(path: Path) -> bool:
     """Whether the file has operators of scikit-learn's kind; False for whatever cannot be read."""
-    onnx = library("onnx", path, extra="onnx")
+    onnx = library("onnx", path, "onnx")
     try:
         return any(node.domain == _DOMAIN for node in onnx.ModelProto.FromString(text_of(path)).graph.node)
     except Exception:  # protobuf's DecodeError, whose home differs between its versions; the other reader will say so
@@ -36,14 +38,13 @@ def is_of_scikit_learn(path: Path) -> bool:
 
 def load_onnx_trees(path: Path, values: ValueKind | None = None) -> FunctionPredictor:
     """The model of an .onnx file as an oracle, or a TargetError. ``values`` says what they are where that is open."""
-    onnx = library("onnx", path, extra="onnx")
+    onnx = library("onnx", path, "onnx")
     model = onnx.ModelProto.FromString(text_of(path))
     try:
         width, output = _checked(model.graph)
         del model.graph.output[:]
         model.graph.output.append(onnx.ValueInfoProto(name=output))
-        session = _session(model, path)
-        return _asked(session, width, values)
+        return _asked(_session(model, path), width, values)
     except (ValueError, KeyError, IndexError, TypeError, RelumineError) as error:
         raise TargetError(f"{path}: expected a tree ensemble or a linear model, got {error}") from error
 
@@ -60,12 +61,8 @@ def _asked(session: Any, width: int, values: ValueKind | None) -> FunctionPredic
 
 
 def _session(model: Any, path: Path) -> Any:
-    runtime: Any = library("onnxruntime", path, extra="onnx")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised; nothing is printed
     try:
-        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return session_of(library("onnxruntime", path, "onnx"), model.SerializeToString())
     except Exception as error:  # onnxruntime's own kinds
         raise ValueError(f"what onnxruntime refuses: {one_line(error, named=False)}") from error
 

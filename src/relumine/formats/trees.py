@@ -1,8 +1,6 @@
 """What files of tree ensembles have in common: a bounded size, and walks that stay inside and end."""
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +19,6 @@ def text_of(path: Path) -> bytes:
     if size > _LARGEST_FILE:
         raise TargetError(f"{path}: expected a model of at most 2 GiB, got {size:,} bytes")
     return path.read_bytes()
-
-
-def library(name: str, path: Path, extra: str = "trees") -> Any:
-    """The library that a file needs, or a TargetError that says how to get it."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise TargetError(f"{path}: this needs the package {name}: pip install 'relumine[{extra}]'") from error
 
 
 def check_tree(left: Whole, right: Whole, features: Whole, width: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from relumine.errors import RelumineError, TargetError
-from relumine.formats.loaded import Loaded
-from relumine.formats.trees import check_tree, library, text_of
+from relumine.formats.loaded import Loaded, library
+from relumine.formats.trees import check_tree, text_of
 from relumine.text import one_line
 
 _EXPECTED = "an XGBoost model saved with Booster.save_model (.json, .ubj)"
@@ -32,7 +32,7 @@ def load_xgboost(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
     """The trees of a .json or .ubj file, or a TargetError."""
     from relumine.oracle.boosted import of_xgboost
 
-    xgboost = library("xgboost", path)
+    xgboost = library("xgboost", path, "trees")
     plain = _parsed(path)
     try:
         _check(plain)

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
+from relumine.environment import environment
 from relumine.errors import MisuseError
 from relumine.text import one_line
 
@@ -112,7 +113,7 @@ class LocalProcesses:
         context = get_context("spawn")
         here, there = context.Pipe()
         process = context.Process(target=_work, args=(there,), daemon=True)
-        with _environment(_ONE_THREAD):
+        with environment(_ONE_THREAD):
             process.start()
         there.close()
         worker = _Worker(process, here)
@@ -163,21 +164,6 @@ def _done(function: Callable[..., Any], argument: object) -> Any:
         return function(argument)
     except Exception as error:
         return Lost(f"{type(error).__name__}: {error}")
-
-
-@contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
-    """These variables for processes started inside."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 class ThisProcess:

@@ -128,6 +128,19 @@ class Oracle(Protocol):
         """Answer n flat inputs (n×d), with their gradients if asked."""
 
 
+class InFront:
+    """Base of oracles in front of an oracle, whose offer is that of the one inside unless another is given."""
+
+    def __init__(self, oracle: Oracle, offer: Offer | None = None) -> None:
+        self._oracle = oracle
+        self._offer = offer or oracle.offer
+
+    @property
+    def offer(self) -> Offer:
+        """What is promised here."""
+        return self._offer
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """Some of the answers to a question: those to the rows at ``positions``."""

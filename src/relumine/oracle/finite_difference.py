@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs
 
 Step = Callable[[Array], float]
 
@@ -14,7 +14,7 @@ Step = Callable[[Array], float]
 _NUMBERS_AT_ONCE = 2**22
 
 
-class FiniteDifferences:
+class FiniteDifferences(InFront):
     """An oracle with gradients in front of one that need have none.
 
     Each gradient is d + 1 value queries: f at x, and at x moved by ``step`` along each axis. Where f is linear
@@ -30,14 +30,10 @@ class FiniteDifferences:
     def __init__(self, oracle: Oracle, step: float | Step) -> None:
         if oracle.offer.values not in ("real", "logits", "probabilities"):
             raise MisuseError(f"FiniteDifferences: expected values that are numbers, got {oracle.offer.values!r}")
-        self._oracle = oracle
-        self._step = _constant(step) if isinstance(step, int | float) else step
-        self._offer = replace(oracle.offer, gradients="all")
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside, with the gradients of every output."""
-        return self._offer
+        super().__init__(oracle, replace(oracle.offer, gradients="all"))
+        self._step = (lambda _: step) if isinstance(step, int | float) else step
+        if isinstance(step, int | float):
+            _require_positive(step)
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self._offer, inputs)
@@ -62,8 +58,7 @@ class FiniteDifferences:
     def _points(self, row: Array) -> Array:
         """(d+1)×d: the input, and the input moved along each axis."""
         step = self._step(row)
-        if not (np.isfinite(step) and step > 0):
-            raise MisuseError(f"step: expected a positive number, got {step}")
+        _require_positive(step)
         highest = np.inf if self._offer.box is None else self._offer.box[1]
         steps = np.where(row + step > highest, -step, step)
         return np.vstack([row, row + np.diag(steps)])
@@ -90,26 +85,20 @@ def paper_step(delta: float, epsilon: float, l: float, h: int) -> float:
     return delta * epsilon / (2 * (2 - delta) * l * h)
 
 
-def _constant(step: float) -> Step:
+def _require_positive(step: float) -> None:
     if not (np.isfinite(step) and step > 0):
         raise MisuseError(f"step: expected a positive number, got {step}")
-    return lambda row: step
 
 
-class CentralDifferences:
+class CentralDifferences(InFront):
     """Gradients of a smooth target from value queries, 2d + 1 for each: f at x, and on both sides along each axis.
 
     Between rounding/step and step² the error is least at a step of ∛rounding, where both leave ∛rounding² of it.
     """
 
     def __init__(self, oracle: Oracle) -> None:
-        self._oracle = oracle
+        super().__init__(oracle, replace(oracle.offer, gradients="all"))
         self._step = float(np.cbrt(np.finfo(oracle.offer.dtype).eps))
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside, with the gradients of every output."""
-        return replace(self._oracle.offer, gradients="all")
 
     @property
     def error(self) -> float:

@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, Oracle, checked_inputs, explained_outputs
+from relumine.oracle.base import (
+    Answer,
+    Array,
+    DType,
+    GradientKind,
+    InFront,
+    Offer,
+    Oracle,
+    checked_inputs,
+    explained_outputs,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,7 +53,7 @@ def class_probabilities(logits: Array) -> Array:
     return np.hstack([expit(-logits), expit(logits)]) if both else probabilities_of(logits)
 
 
-class LogitLink:
+class LogitLink(InFront):
     """Answers logits, and their gradients, where the oracle inside answers probabilities.
 
     K ≥ 2: the logit of class c is log p_c minus the mean of log p over the classes. It equals the target's own logit
@@ -73,14 +83,8 @@ class LogitLink:
                 f"LogitLink: the gradient of one probability of {offer.outputs} does not determine any logit's "
                 "gradient; offer gradients='all', or offer gradients='none' and use the values alone"
             )
-        self._oracle = oracle
         gradients: GradientKind = "none" if offer.gradients == "none" else "all"
-        self._offer = replace(offer, values="logits", gradients=gradients)
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside, with logits for probabilities."""
-        return self._offer
+        super().__init__(oracle, replace(offer, values="logits", gradients=gradients))
 
     @property
     def limit(self) -> float:

@@ -1,11 +1,11 @@
 """SklearnOracle: fitted scikit-learn models that answer, with the gradients that scikit-learn does not give."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from scipy.sparse import issparse
 from scipy.special import expit
 from sklearn.base import BaseEstimator, is_classifier
@@ -15,19 +15,12 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import MaxAbsScaler, MinMaxScaler, StandardScaler
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import (
-    Answer,
-    Array,
-    GradientKind,
-    Offer,
-    ValueKind,
-    checked_answer,
-    checked_inputs,
-    explained_outputs,
-)
+from relumine.oracle.base import Array, GradientKind, ValueKind
 from relumine.oracle.logits import class_probabilities
+from relumine.oracle.torch import TorchOracle
 
 # What stands behind the last layer: nothing, a softmax, one sigmoid answered as two classes, a sigmoid per label.
 Head = Literal["none", "softmax", "two classes", "labels"]
@@ -37,23 +30,16 @@ _SUPPORTED = (
     "StandardScaler, MinMaxScaler or MaxAbsScaler"
 )
 
-_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "identity": lambda z: z,
-    "relu": lambda z: np.maximum(z, 0),
-    "tanh": np.tanh,
-    "logistic": expit,
-}
-# Slopes as functions of the activation's value.
-_SLOPES: dict[str, Callable[[Array], Array]] = {
-    "identity": np.ones_like,
-    "relu": lambda a: (a > 0).astype(np.float64),
-    "tanh": lambda a: 1 - a * a,
-    "logistic": lambda a: a * (1 - a),
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "relu": nn.ReLU,
+    "tanh": nn.Tanh,
+    "logistic": nn.Sigmoid,
 }
 
 
-class SklearnOracle:
-    """Answers as a fitted scikit-learn model does, computing in float64 from its parameters.
+class SklearnOracle(TorchOracle):
+    """Answers as a fitted scikit-learn model does, as a float64 module with its parameters.
 
     estimator: a linear model (anything linear with ``coef_`` and ``intercept_``), LogisticRegression, MLPRegressor or
                MLPClassifier, or a pipeline of scalers with one of these at its end
@@ -73,51 +59,18 @@ class SklearnOracle:
         values: ValueKind | None = None,
         gradients: GradientKind | int | None = "all",
     ) -> None:
-        self._model = _model_of(estimator)
-        chosen = self._model.values[0] if values is None else values
-        if chosen not in self._model.values:
+        model = _model_of(estimator)
+        chosen = model.values[0] if values is None else values
+        if chosen not in model.values:
             raise MisuseError(
-                f"values: {type(estimator).__name__} answers {' or '.join(map(repr, self._model.values))}"
-                f"{' (one per label)' if self._model.head == 'labels' else ''}, got {chosen!r}"
+                f"values: {type(estimator).__name__} answers {' or '.join(map(repr, model.values))}"
+                f"{' (one per label)' if model.head == 'labels' else ''}, got {chosen!r}"
             )
-        self._probabilities = chosen == "probabilities"
-        two = self._probabilities and self._model.head == "two classes"
-        self._offer = Offer(
-            inputs=(len(self._model.shift),),
-            outputs=2 if two else len(self._model.biases[-1]),
-            values=chosen,
-            gradients="none" if gradients is None else gradients,
-        )
-        _check_equal(estimator, self._model, self(_few_inputs(self._model), gradients=False).values, chosen)
-
-    @property
-    def offer(self) -> Offer:
-        """What the model answers."""
-        return self._offer
-
-    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        features = self._model.features(rows)
-        values = class_probabilities(features[-1]) if self._probabilities else features[-1]
-        jacobians = self._chosen(values, self._jacobians(features, values)) if gradients else None
-        return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
-
-    def _jacobians(self, features: list[Array], values: Array) -> Array:
-        jacobians = self._model.jacobians(features)
-        if not self._probabilities:
-            return jacobians
-        p = values[:, :, None]
-        result: Array = (
-            p.prod(axis=1, keepdims=True) * [[-1.0], [1.0]] * jacobians
-            if self._model.head == "two classes"
-            else p * (jacobians - (p * jacobians).sum(axis=1, keepdims=True))
-        )
-        return result
-
-    def _chosen(self, values: Array, jacobians: Array) -> Array:
-        if self._offer.gradients == "all":
-            return jacobians
-        return np.take_along_axis(jacobians, explained_outputs(self._offer.gradients, values)[:, :, None], axis=1)
+        # What the numbers are is known: they need not be told by their looks.
+        module = model.module(probabilities=chosen == "probabilities")
+        super().__init__(module, len(model.shift), values="real", gradients=gradients)
+        self._offer = replace(self._offer, values=chosen)
+        _check_equal(estimator, model, self(_few_inputs(model), gradients=False).values, chosen)
 
 
 @dataclass(frozen=True)
@@ -132,26 +85,39 @@ class _Model:
     shift: Array
     scale: Array
 
-    def features(self, rows: Array) -> list[Array]:
-        """What each layer gives on, the last one the outputs before any softmax."""
-        feature = (rows - self.shift) / self.scale
-        result = []
-        for i, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if i:
-                feature = _ACTIVATIONS[self.activation](feature)
-                result.append(feature)
-            feature = feature @ weight + bias
-        return [*result, feature]
+    def module(self, *, probabilities: bool) -> nn.Module:
+        """It, up to the last layer or to the probabilities behind that."""
+        parts: list[nn.Module] = [_Scaler(self.shift, self.scale)]
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            inputs, units = weight.shape
+            layer = nn.Linear(inputs, units, dtype=torch.float64)
+            layer.load_state_dict({"weight": torch.from_numpy(weight.T.copy()), "bias": torch.from_numpy(bias.copy())})
+            parts += [layer, _ACTIVATIONS[self.activation]()]
+        parts[-1] = nn.Identity()
+        if probabilities:
+            parts[-1] = _TwoClasses() if self.head == "two classes" else nn.Softmax(dim=1)
+        return nn.Sequential(*parts).requires_grad_(False)
 
-    def jacobians(self, features: list[Array]) -> Array:
-        """n×K×d, of the outputs before any softmax."""
-        n, K = features[-1].shape
-        result = np.broadcast_to(self.weights[-1].T, (n, K, len(self.weights[-1])))
-        for weight, feature in zip(self.weights[-2::-1], features[-2::-1], strict=True):
-            through = result * _SLOPES[self.activation](feature)[:, None, :]
-            result = (through.reshape(n * K, feature.shape[1]) @ weight.T).reshape(n, K, len(weight))
-        scaled: Array = result / self.scale
-        return scaled
+
+class _Scaler(nn.Module):
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, shift: Array, scale: Array) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.tensor(shift))
+        self.register_buffer("scale", torch.tensor(scale))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return (rows - self.shift) / self.scale
+
+
+class _TwoClasses(nn.Module):
+    """expit(−z) and expit(z); of the one near 1 the slope is that of the other, whose digits are all there."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        both = torch.cat([-logits, logits], dim=1)
+        return torch.where(both > 0, 1 - torch.sigmoid(-both), torch.sigmoid(both))
 
 
 def _model_of(estimator: BaseEstimator) -> _Model:

@@ -103,10 +103,11 @@ class TorchOracle:
             for i in range(0, len(rows), at_once):
                 chunk = slice(i, i + at_once)
                 leaf = self._body.leaf(rows[chunk], gradients)
-                answers = self._answers(leaf)
-                values[chunk] = answers.detach().cpu().numpy()
-                if jacobians is not None:
-                    jacobians[chunk] = self._gradients(answers, leaf).cpu().numpy()
+                if jacobians is None:
+                    values[chunk] = self._answers(leaf).detach().cpu().numpy()
+                else:
+                    answers, maps = self._explained(leaf)
+                    values[chunk], jacobians[chunk] = answers.detach().cpu().numpy(), maps.cpu().numpy()
         return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
 
     def _answers(self, leaf: torch.Tensor) -> torch.Tensor:
@@ -114,8 +115,12 @@ class TorchOracle:
         outputs = self._body.outputs(leaf).reshape(len(leaf), self._offer.outputs)
         return tensor_probabilities(outputs) if self._squash else outputs
 
+    def _explained(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Values n×K, and their gradients n×K×d, or n×1×d for one output only."""
+        answers = self._answers(leaf)
+        return answers, self._gradients(answers, leaf)
+
     def _gradients(self, answers: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-        """n×K×d, or n×1×d for one output only."""
         which = self._offer.gradients
         if isinstance(which, int):
             return _gradient(answers[:, which].sum(), leaf)[:, None]

@@ -13,7 +13,6 @@ one with a number per feature is the explanations.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from scipy.special import logit
 
+from relumine.endpoints import EndpointOptions
 from relumine.errors import AccessError, OracleFailedError, QuotaError, RelumineError, TargetError
 from relumine.oracle.base import Array, DType, Offer, ValueKind
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName, protocol_at
@@ -32,6 +32,11 @@ from relumine.oracle.http.sender import Cancellation, Sender
 _FIELDS = ("inputs", "instances", "data", "input", "features", "x", "input_data", "rows")
 _PAGES = ("/openapi.json", "/docs.json")
 _ROWS = 2
+# Fields of a server's own page that are tried, and the paths on it that may be asked: of this server, without a query.
+_MOST_FIELDS = 8
+_PATH = re.compile(r"/[\w./~-]*")
+# Numbers of one input that a server may declare by itself: some 1000 × 1000 pixels in colour.
+_LARGEST_INPUT = 2**22
 # Numbers that an answer to the rows is expected to have; limits leave room for eight times as many.
 _MOST_NUMBERS = 2**19
 _EXPLAINED = re.compile(r"expl|attrib|shap|grad|contrib|salien|importan", re.IGNORECASE)
@@ -69,16 +74,14 @@ def in_precision(endpoint: Endpoint, dtype: DType) -> Endpoint:
     return replace(endpoint, offer=replace(endpoint.offer, dtype=dtype))
 
 
-@lru_cache(maxsize=1)
-def proposed(
-    url: str, inputs: tuple[int, ...] | None, outputs: int | None = None, authorized_by: str | None = None
-) -> Endpoint:
+def proposed(url: str, inputs: tuple[int, ...] | None, said: EndpointOptions | None = None) -> Endpoint:
     """The description of the server at an address, found by a few requests, or a TargetError that says what to do."""
+    said = said or EndpointOptions()
     try:
         protocol: ProtocolName | None = protocol_at(url)
     except RelumineError:
         protocol = None
-    start = _blank(url, protocol or "json", inputs or (1,), authorized_by)
+    start = _blank(url, protocol or "json", inputs or (1,)).changed(**said.manners)
     start.require_authorization()
     with Sender(replace(start, retries=0)) as sender:
         tensors = _metadata(start, sender) if protocol == "open-inference-v2" else {}
@@ -91,7 +94,7 @@ def proposed(
         offer = replace(start.offer, inputs=shape, dtype=tensors.get("dtype", "float32"))
         for endpoint in _candidates(replace(start, offer=offer), tensors, protocol, sender):
             try:
-                return _RequestTrial(endpoint, sender).described(outputs)
+                return _RequestTrial(endpoint, sender).described(said.outputs)
             except (AccessError, QuotaError):
                 raise
             except RelumineError as error:
@@ -102,10 +105,10 @@ def proposed(
     )
 
 
-def _blank(url: str, protocol: ProtocolName, shape: tuple[int, ...], authorized_by: str | None) -> Endpoint:
+def _blank(url: str, protocol: ProtocolName, shape: tuple[int, ...]) -> Endpoint:
     offer = Offer(shape, 1, values="real", gradients="none", dtype="float32")
     request = {"inputs": ROWS} if protocol == "json" else None
-    return Endpoint(url, offer, protocol=protocol, request=request, authorized_by=authorized_by)
+    return Endpoint(url, offer, protocol=protocol, request=request)
 
 
 def _metadata(endpoint: Endpoint, sender: Sender) -> dict[str, Any]:
@@ -115,11 +118,15 @@ def _metadata(endpoint: Endpoint, sender: Sender) -> dict[str, Any]:
     try:
         (tensor,) = tensors or [None]
         dtype = {"FP32": "float32", "FP64": "float64"}[tensor["datatype"]]
-        return {"name": str(tensor["name"]), "inputs": tuple(int(n) for n in tensor["shape"][1:]), "dtype": dtype}
+        shape = tuple(int(n) for n in tensor["shape"][1:])
+        found = {"name": str(tensor["name"]), "dtype": dtype}
     except (TypeError, ValueError, KeyError) as error:
         raise TargetError(
             f"{endpoint.url}: expected metadata of a model with one FP32 or FP64 input, got others"
         ) from error
+    if prod(shape) > _LARGEST_INPUT:
+        raise TargetError(f"{endpoint.url}: expected inputs of at most {_LARGEST_INPUT:,} numbers, got {shape}"[:400])
+    return found | ({"inputs": shape} if shape and min(shape) > 0 else {})  # a size that is left open is -1
 
 
 def _candidates(
@@ -149,9 +156,14 @@ def _from_openapi(endpoint: Endpoint, sender: Sender) -> tuple[list[str], str | 
         paths = said.get("paths") if isinstance(said, dict) else None
         if not isinstance(paths, dict):
             continue
-        explaining = next((path for path in paths if _EXPLAINED.search(path) and path != parts.path), None)
+        explaining = next((path for path in paths if _is_explainer(path, parts.path)), None)
         return _properties(said, paths.get(parts.path)), None if explaining is None else f"{origin}{explaining}"
     return [], None
+
+
+def _is_explainer(path: str, own: str) -> bool:
+    """Whether explanations are answered at a path that the server names: one of its own, or it would lead elsewhere."""
+    return path != own and bool(_PATH.fullmatch(path) and _EXPLAINED.search(path))
 
 
 def _properties(said: dict[str, Any], path: Any) -> list[str]:
@@ -160,7 +172,7 @@ def _properties(said: dict[str, Any], path: Any) -> list[str]:
         schema = next(iter(path["post"]["requestBody"]["content"].values()))["schema"]
         if "$ref" in schema:
             schema = said["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        return [str(name) for name in schema["properties"]]
+        return [str(name) for name in schema["properties"]][:_MOST_FIELDS]
     except (KeyError, TypeError, StopIteration, AttributeError):
         return []
 
@@ -172,12 +184,15 @@ class _RequestTrial:
         self._endpoint, self._sender = endpoint, sender
         self._protocol = protocol_of(endpoint)
         self._rows = 1 if endpoint.batch == 1 else _ROWS
-        generator = np.random.default_rng(0)
-        self._inputs: Array = generator.standard_normal((_LABELLED, endpoint.offer.dimension)).astype(np.float32)
+
+    def _inputs(self, count: int) -> Array:
+        """Random inputs, in numbers that float32 can hold."""
+        rows = np.random.default_rng(0).standard_normal((count, self._endpoint.offer.dimension))
+        return rows.astype(np.float32).astype(np.float64)
 
     def described(self, outputs: int | None) -> Endpoint:
         """The endpoint with places, outputs and explanations; raises where the answer has no values."""
-        found = self._places(self._inputs[: self._rows], gradients=False)
+        found = self._places(self._inputs(self._rows), gradients=False)
         values = _best(found, _PREDICTED, _EXPLAINED)
         if values is None:
             raise OracleFailedError("the answer has no numbers, one row for each input")
@@ -192,7 +207,7 @@ class _RequestTrial:
         """With explanations, where the same answer or that of an explainer has them."""
         explained_values: str | None = values.place
         if not _maps(found, values, described.offer) and self._has_explainer:
-            found = self._places(self._inputs[: self._rows], gradients=True)
+            found = self._places(self._inputs(self._rows), gradients=True)
             same = [one for one in found if one.each == values.each and not _EXPLAINED.search(one.place)]
             explained_values = same[0].place if same else ABSENT
         maps = _maps(found, values, described.offer)
@@ -220,7 +235,8 @@ class _RequestTrial:
         if values.each != 1 or not _are_labels(values.numbers):
             return None
         at_once = 1 if self._rows == 1 else _LABELLED
-        answers = [self._places(self._inputs[i : i + at_once], gradients=False) for i in range(0, _LABELLED, at_once)]
+        inputs = self._inputs(_LABELLED)
+        answers = [self._places(inputs[i : i + at_once], gradients=False) for i in range(0, _LABELLED, at_once)]
         seen = np.concatenate(
             [one.numbers.ravel() for places in answers for one in places if one.place == values.place]
         )
@@ -237,7 +253,7 @@ class _RequestTrial:
         return replace(self._endpoint, values_at=values.place, offer=offer, classes=tuple(known) if words else ())
 
     def _places(self, inputs: Array, *, gradients: bool) -> list[_Place]:
-        body = self._protocol.body(inputs.astype(np.float64))
+        body = self._protocol.body(inputs)
         url = self._protocol.url(gradients=gradients)
         try:
             answer = self._sender.post(url, body, Cancellation(), Limits(_MOST_NUMBERS))

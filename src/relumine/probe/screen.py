@@ -12,6 +12,7 @@ from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Oracle
 from relumine.oracle.http.oracle import HttpOracle
+from relumine.probe.described import description
 from relumine.probe.findings import Findings
 
 
@@ -34,10 +35,7 @@ def show_findings(console: Console, findings: Findings) -> None:
 def write_config(findings: Findings, oracle: Oracle, path: Path) -> Path:
     """For a server the settings that reconstruct reads (--endpoint-config); else the findings, as a [probe] table."""
     if isinstance(oracle, HttpOracle):
-        shap = findings.offer.contributions
-        offer = findings.offer if shap else findings.adapt(oracle).offer
-        batch = 1 if findings.one_by_one else None
-        return oracle.endpoint.changed(offer=offer, explanation=findings.recipe, batch=batch).write(path)
+        return description(oracle, findings).write(path)
     lines = ["[probe]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in _plain(findings))]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

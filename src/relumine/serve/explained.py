@@ -68,7 +68,7 @@ def explained(oracle: Oracle, choice: Choice) -> Oracle:
 def _is_torch_oracle(oracle: Oracle) -> "TypeGuard[TorchOracle]":
     """A caller that holds one has imported its module, which takes seconds."""
     home = sys.modules.get("relumine.oracle.torch")
-    return home is not None and isinstance(oracle, home.TorchOracle)
+    return home is not None and type(oracle) is home.TorchOracle
 
 
 def _in_precision(oracle: "TorchOracle", dtype: DType | None) -> "torch.nn.Module":

@@ -1,6 +1,6 @@
 """Places in JSON, from the side of who answers: rows found in a request, and numbers put where an answer has them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -11,18 +11,18 @@ from relumine.oracle.base import Array
 Step = tuple[str | None, str | None]
 
 
-def path_to(wanted: type | tuple[str, ...], body: object) -> list[str | int]:
-    """The names and positions that lead to the one part of a body that is of a type, or one of these words."""
-    parts: Any = (
-        body.items() if isinstance(body, Mapping) else enumerate(body) if isinstance(body, list | tuple) else ()
-    )
-    return next(([key, *path_to(wanted, part)] for key, part in parts if _has(wanted, part)), [])
+def path_to(wanted: tuple[str, ...], template: object) -> list[str | int]:
+    """The names and positions that lead to the one text in a template that is one of these words."""
+    return next((path for path, text in texts_in(template) if text in wanted), [])
 
 
-def _has(wanted: type | tuple[str, ...], body: object) -> bool:
-    if isinstance(body, Mapping | list | tuple):
-        return any(_has(wanted, part) for part in (body.values() if isinstance(body, Mapping) else body))
-    return isinstance(body, wanted) if isinstance(wanted, type) else isinstance(body, str) and body in wanted
+def texts_in(template: Any) -> Iterator[tuple[list[str | int], str]]:
+    """All texts in a template, each with the names and positions that lead to it."""
+    if isinstance(template, str):
+        yield [], template
+    parts: Any = template.items() if isinstance(template, Mapping) else ()
+    for key, part in enumerate(template) if isinstance(template, list | tuple) else parts:
+        yield from (([key, *path], text) for path, text in texts_in(part))
 
 
 def part_at(body: Any, path: list[str | int]) -> Any:

@@ -1,7 +1,6 @@
 """The protocols of model servers: where to ask, with which body, and how to read the answer."""
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache, cached_property
 from typing import Any, ClassVar
@@ -11,24 +10,28 @@ import numpy as np
 from relumine.errors import BadAnswerError, MisuseError
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName
-from relumine.oracle.http.places import Step, merged, part_at, path_to, placed
+from relumine.oracle.http.places import Step, merged, part_at, path_to, placed, texts_in
 
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d*)\]")
 ABSENT = "-"
 _NUMBER = "a number"
 # What stands for inputs in a template: all of them or a single one, as lists or as objects by the names of columns.
-ROWS, ROW, RECORDS, RECORD = "$rows", "$row", "$records", "$record"
+_WORDS = ROWS, ROW, RECORDS, RECORD = "$rows", "$row", "$records", "$record"
 
 
-class Protocol(ABC):
-    """One way of asking. Rows are n×d; bodies are plain values, with arrays where lists of numbers may stand."""
+class Protocol:
+    """One way of asking: POST a template with the inputs in the place of a word.
 
-    values_at: ClassVar[str]
-    explained_values_at: ClassVar[str]
-    gradients_at: ClassVar[str]
+    Rows are n×d; bodies are plain values, with arrays where lists of numbers may stand.
+    """
+
+    values_at: ClassVar[str] = "predictions"
+    explained_values_at: ClassVar[str] = "predictions"
+    gradients_at: ClassVar[str] = "explanations"
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
+        self._template = self._template_of(endpoint)
         self._offer: Offer = endpoint.offer
         self._values_at = _given(endpoint.values_at, self.values_at)
         self._explained_values_at = _given(endpoint.explained_values_at, self.explained_values_at)
@@ -54,13 +57,23 @@ class Protocol(ABC):
         """In the answer to one row."""
         return self._offer.outputs + (self._offer.gradient_rows * self._offer.dimension if gradients else 0)
 
-    @abstractmethod
     def url(self, *, gradients: bool) -> str:
-        """Where predictions, or explanations, are asked for."""
+        """Where predictions, or explanations, are asked for: the address, or that of the explainer."""
+        return (self._endpoint.explainer if gradients else None) or self._endpoint.url
 
-    @abstractmethod
     def body(self, rows: Array) -> Any:
         """The request for these rows."""
+        shaped = rows.reshape(-1, *self._offer.inputs)
+        columns = self._endpoint.columns
+        filled: dict[str, Any] = {ROWS: shaped, ROW: shaped[0]}
+        if columns:
+            records = [dict(zip(columns, row.tolist(), strict=True)) for row in rows]
+            filled |= {RECORDS: records, RECORD: records[0]}
+        body = _filled(self._template, filled)
+        return {**body, **self._endpoint.parameters} if isinstance(body, dict) else body
+
+    def _template_of(self, endpoint: Endpoint) -> Any:
+        return {"instances": ROWS}
 
     def values(self, rows: int, body: object) -> Array:
         """n×K values from an answer to a prediction."""
@@ -87,12 +100,16 @@ class Protocol(ABC):
         return numbers.reshape(-1, d)
 
     def _rows_in(self, body: object) -> Any:
-        return part_at(body, self._rows_at)
+        found = part_at(body, self._rows_at)
+        records = [found] if isinstance(found, dict) else found
+        if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
+            return found
+        return [[part_at(record, [name]) for name in self._endpoint.columns] for record in records]
 
     @cached_property
     def _rows_at(self) -> list[str | int]:
-        """Where ``body`` puts the one array that it has."""
-        return path_to(np.ndarray, self.body(np.zeros((1, self._offer.dimension))))
+        """Where ``body`` puts the inputs."""
+        return path_to(_WORDS, self._template)
 
     def answer(self, values: Array | None, maps: Array | None) -> Any:
         """What a server says that has these values and maps to say, each in the shape in which they are shown."""
@@ -168,22 +185,12 @@ class Protocol(ABC):
 class KServeV1(Protocol):
     """POST …/v1/models/NAME:predict and :explain with {"instances": […]}."""
 
-    values_at = "predictions"
-    explained_values_at = "predictions"
-    gradients_at = "explanations"
-
     def url(self, *, gradients: bool) -> str:
         """:predict, or :explain of the explainer."""
-        if gradients:
-            return f"{self._endpoint.explainer or self._endpoint.url}:explain"
-        return f"{self._endpoint.url}:predict"
-
-    def body(self, rows: Array) -> dict[str, Any]:
-        """Instances in the shape of the model's inputs."""
-        return {"instances": rows.reshape(-1, *self._offer.inputs), **self._endpoint.parameters}
+        return f"{super().url(gradients=gradients)}:{'explain' if gradients else 'predict'}"
 
 
-class TorchServe(KServeV1):
+class TorchServe(Protocol):
     """POST /predictions/NAME and /explanations/NAME; the answer is a bare list unless places are given."""
 
     values_at = ""
@@ -193,7 +200,7 @@ class TorchServe(KServeV1):
     def url(self, *, gradients: bool) -> str:
         """/predictions/NAME or /explanations/NAME."""
         verb = "explanations" if gradients else "predictions"
-        address = (self._endpoint.explainer if gradients else None) or self._endpoint.url
+        address = super().url(gradients=gradients)
         return re.sub(r"/(predictions|explanations)/(?!.*/(predictions|explanations)/)", f"/{verb}/", address)
 
 
@@ -203,13 +210,9 @@ class OpenInferenceV2(Protocol):
     Places are names of output tensors.
     """
 
-    values_at = "predictions"
-    explained_values_at = "predictions"
-    gradients_at = "explanations"
-
     def url(self, *, gradients: bool) -> str:
         """/infer of the model, or of the model that explains."""
-        return f"{(self._endpoint.explainer if gradients else None) or self._endpoint.url}/infer"
+        return f"{super().url(gradients=gradients)}/infer"
 
     def body(self, rows: Array) -> dict[str, Any]:
         """One tensor, flat in row-major order."""
@@ -222,6 +225,10 @@ class OpenInferenceV2(Protocol):
         }
         # The id is optional, but KServe models that hand it back fail without one.
         return {"id": "relumine", "inputs": [tensor], **self._endpoint.parameters}
+
+    @cached_property
+    def _rows_at(self) -> list[str | int]:
+        return ["inputs", 0, "data"]
 
     def _found(self, body: object, place: str) -> Any:
         outputs = body.get("outputs") if isinstance(body, dict) else None
@@ -259,11 +266,10 @@ class Json(Protocol):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
-        self._template = self._template_of(endpoint)
-        words = [word for word in _texts(self._template) if word in (ROWS, ROW, RECORDS, RECORD)]
+        words = [word for _, word in texts_in(self._template) if word in _WORDS]
         if len(words) != 1:
             raise MisuseError(
-                f"request: expected one of {ROWS}, {ROW}, {RECORDS}, {RECORD} where the inputs belong, got "
+                f"request: expected one of {', '.join(_WORDS)} where the inputs belong, got "
                 f"{', '.join(words) or 'none'}"
             )
         self._single = words[0] in (ROW, RECORD)
@@ -277,35 +283,9 @@ class Json(Protocol):
     def _template_of(self, endpoint: Endpoint) -> Any:
         return endpoint.request
 
-    def url(self, *, gradients: bool) -> str:
-        """The address, or that of the explainer."""
-        return (self._endpoint.explainer if gradients else None) or self._endpoint.url
-
-    def body(self, rows: Array) -> Any:
-        """The template with the inputs in their place."""
-        shaped = rows.reshape(-1, *self._offer.inputs)
-        columns = self._endpoint.columns
-        filled = {ROWS: shaped, ROW: shaped[0]}
-        if columns:
-            records = [dict(zip(columns, row.tolist(), strict=True)) for row in rows]
-            filled |= {RECORDS: records, RECORD: records[0]}
-        body = _filled(self._template, filled)
-        return {**body, **self._endpoint.parameters} if isinstance(body, dict) else body
-
     def _found(self, body: object, place: str) -> Any:
         found = super()._found(body, place)
         return [found] if self._single else found
-
-    def _rows_in(self, body: object) -> Any:
-        found = super()._rows_in(body)
-        records = [found] if isinstance(found, dict) else found
-        if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-            return found
-        return [[part_at(record, [name]) for name in self._endpoint.columns] for record in records]
-
-    @cached_property
-    def _rows_at(self) -> list[str | int]:
-        return path_to((ROWS, ROW, RECORDS, RECORD), self._template)
 
     def _said(self, shown: list[tuple[str, Array]]) -> Any:
         return super()._said([(place, rows[0]) for place, rows in shown] if self._single else shown)
@@ -341,15 +321,6 @@ _PROTOCOLS: dict[ProtocolName | None, type[Protocol]] = {
 def protocol_of(endpoint: Endpoint) -> Protocol:
     """The protocol that this endpoint speaks."""
     return _PROTOCOLS[endpoint.protocol](endpoint)
-
-
-def _texts(template: Any) -> list[str]:
-    """All texts in a template."""
-    if isinstance(template, Mapping):
-        return [text for part in template.values() for text in _texts(part)]
-    if isinstance(template, list | tuple):
-        return [text for part in template for text in _texts(part)]
-    return [template] if isinstance(template, str) else []
 
 
 def _filled(template: Any, words: Mapping[str, Any]) -> Any:

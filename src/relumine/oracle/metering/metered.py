@@ -168,25 +168,21 @@ class Metered:
 
     def _answered(self, rows: Array, gradients: bool) -> Answer:
         self._check_budget(len(rows))
-        return self._ask(rows, gradients) if self._ledger is None else self._ask_once(self._ledger, rows, gradients)
+        if self._ledger is not None:
+            return self._ask_once(self._ledger, rows, gradients)
+        with _failures_named(rows):
+            answer = self._oracle(rows, gradients=gradients)
+        return self._counted(len(rows), answer, gradients)
 
     def _check_budget(self, rows: int) -> None:
         spent = sum(tally.queries for tally in self._phases.values())
         if self._budget is not None and spent + rows > self._budget:
             raise BudgetError(f"the budget of {self._budget} queries is spent: {spent} asked, {rows} more needed")
 
-    def _ask(self, rows: Array, gradients: bool) -> Answer:
-        try:
-            answer = self._oracle(rows, gradients=gradients)
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise OracleFailedError(
-                f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
-            ) from error
-        # A bad answer has been paid for too.
-        self._book(len(rows), gradients)
-        return checked_answer(self.offer, len(rows), answer, gradients=gradients)
+    def _counted(self, rows: int, answer: Answer, gradients: bool) -> Answer:
+        """The answer, checked once it is counted: a bad one has been paid for too."""
+        self._book(rows, gradients)
+        return checked_answer(self.offer, rows, answer, gradients=gradients)
 
     def _book(self, rows: int, gradients: bool) -> None:
         per_row = self.offer.outputs + (self.offer.gradient_rows * self.offer.dimension if gradients else 0)
@@ -229,13 +225,13 @@ class Metered:
         """Ask, and hand on each part of the answer, counted and checked, as it comes."""
         if self._remote is not None:
             for part in self._remote.parts(rows, gradients=gradients):
-                self._book(len(part.positions), gradients)
-                checked = checked_answer(self.offer, len(part.positions), part.answer, gradients=gradients)
-                yield Part(part.positions, checked)
+                yield Part(part.positions, self._counted(len(part.positions), part.answer, gradients))
             return
         for i in range(0, len(rows), _ROWS_PER_COMMIT):
             chunk = rows[i : i + _ROWS_PER_COMMIT]
-            yield Part(range(i, i + len(chunk)), self._ask(chunk, gradients))
+            with _failures_named(chunk):
+                answer = self._oracle(chunk, gradients=gradients)
+            yield Part(range(i, i + len(chunk)), self._counted(len(chunk), answer, gradients))
 
     def _with_canary(self, canary: Canary, rows: Array, gradients: bool) -> Answer:
         """Answers to the rows, among which now and then a known question is hidden."""
@@ -330,6 +326,19 @@ class Forwarding(Metered):
     @property
     def confirming(self) -> int:
         return self._meter.confirming
+
+
+@contextmanager
+def _failures_named(rows: Array) -> Iterator[None]:
+    """What an oracle raises as ours."""
+    try:
+        yield
+    except RelumineError:
+        raise
+    except Exception as error:
+        raise OracleFailedError(
+            f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
+        ) from error
 
 
 def _row(answer: Answer, i: int) -> Answer:

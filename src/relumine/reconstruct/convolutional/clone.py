@@ -1,5 +1,7 @@
 """ConvolutionalNetwork: a convolutional network as it was recovered, with its real layers."""
 
+import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +13,7 @@ from relumine.errors import MisuseError
 from relumine.oracle.base import Array, ValueKind
 from relumine.oracle.logits import probabilities_of
 from relumine.reconstruct import export
-from relumine.reconstruct.convolutional.layers import Front, Layer
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Pool, Stage
 
 if TYPE_CHECKING:
     import torch
@@ -83,12 +85,43 @@ class ConvolutionalNetwork:
     def save(self, path: str | Path) -> Path:
         """Write .safetensors (with the layers in its metadata) or .onnx, in float32: runtimes convolve in no other."""
         layers = [_described(layer) for layer in self.front.layers]
-        return export.written(path, self.parameters, {"relumine.convolutional": layers}, self._write_onnx)
+        about = {"inputs": self.inputs, "values": self.values, "layers": layers}
+        return export.written(path, self.parameters, {export.CONVOLUTIONAL: about}, self._write_onnx)
 
     def _write_onnx(self, path: Path) -> None:
         from relumine.reconstruct.export.torch import write_onnx
 
         write_onnx(self.to_torch().float(), self.inputs, path)
+
+
+def restored(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> ConvolutionalNetwork:
+    """The network that ``save`` wrote; a ValueError, TypeError or KeyError where file and metadata do not fit."""
+    shape = _numbers(about["inputs"], 3)
+    front = Front(shape)
+    starts = sorted(int(name.split(".")[1]) for name in arrays if re.fullmatch(r"features\.\d+\.weight", name))
+    for start, said in zip(starts, about["layers"], strict=True):
+        kernels, pool = arrays[f"features.{start}.weight"], said["pool"]
+        if kernels.ndim != 4 or kernels.shape[1] != front.outputs[0]:
+            raise ValueError(f"kernels of shape {kernels.shape} behind {front.outputs[0]} channels")
+        if pool is not None:
+            if pool["kind"] not in ("max", "average"):
+                raise ValueError(f"a pool of the kind {pool['kind']!r}")
+            pool = Pool(pool["kind"], _numbers(pool["size"]), _numbers(pool["stride"]), bool(pool["ceil_mode"]))
+        height, width = kernels.shape[2:]
+        stage = Stage((height, width), _numbers(said["stride"]), _numbers(said["padding"], least=0), pool, len(kernels))
+        geometry = Geometry(stage, front.outputs)
+        front = front.and_(Layer(geometry, kernels.reshape(len(kernels), -1), arrays[f"features.{start}.bias"]))
+    dense = range(0, 2 * sum(name.startswith("classifier.") and name.endswith(".weight") for name in arrays), 2)
+    weights, biases = (tuple(arrays[f"classifier.{i}.{name}"] for i in dense) for name in ("weight", "bias"))
+    return ConvolutionalNetwork(front, weights, biases, arrays.get("skip.weight"), about["values"])
+
+
+def _numbers(numbers: Any, count: int = 2, *, least: int = 1) -> Any:
+    """So many whole numbers of a file."""
+    found = tuple(operator.index(number) for number in numbers)
+    if len(found) != count or min(found) < least:
+        raise ValueError(f"expected {count} numbers of at least {least}, got {found}")
+    return found
 
 
 def _described(layer: Layer) -> dict[str, Any]:

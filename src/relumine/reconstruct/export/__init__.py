@@ -18,10 +18,12 @@ from relumine.errors import MisuseError, TargetError
 if TYPE_CHECKING:
     import torch
 
+    from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
     from relumine.reconstruct.network import Network
 
-# The name of the metadata entry that makes a .safetensors file readable without a factory.
+# The names of the metadata entries that make a .safetensors file readable without a factory.
 ARCHITECTURE = "relumine.network"
+CONVOLUTIONAL = "relumine.convolutional"
 
 _ENDINGS = (".safetensors", ".onnx")
 
@@ -82,7 +84,7 @@ def room_beside(path: Path) -> Iterator[Path]:
         raise MisuseError(f"save: cannot write {path} ({error.strerror or error}); choose another place") from error
 
 
-def load(path: str | Path) -> "Network":
+def load(path: str | Path) -> "Network | ConvolutionalNetwork":
     """Read back a .safetensors file that ``save`` wrote."""
     from safetensors import SafetensorError, safe_open
 
@@ -91,8 +93,13 @@ def load(path: str | Path) -> "Network":
 
     try:
         with safe_open(path, framework="numpy") as file:
-            architecture = json.loads((file.metadata() or {})[ARCHITECTURE])
+            metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        if CONVOLUTIONAL in metadata:
+            from relumine.reconstruct.convolutional.clone import restored
+
+            return restored(json.loads(metadata[CONVOLUTIONAL]), arrays)
+        architecture = json.loads(metadata[ARCHITECTURE])
         layers = range(int(architecture["layers"]))
         if math.prod(architecture["inputs"]) != arrays["layers.0.weight"].shape[-1]:
             raise ValueError(f"inputs of shape {architecture['inputs']} do not fit its first layer")
