@@ -121,9 +121,11 @@ class LineRun(BothSides):
         right ones do not lie.
         """
         found, least = self._found, DOUBTED
+        if not found.kinks():
+            return
         if self._seen is not None and not found.witnesses:
             found.add(self._seen.points, Answer(self._seen.values, self._seen.jacobians))
-        rank = int(np.linalg.matrix_rank(found.model().rows)) if found.kinks() else 0
+        rank = int(np.linalg.matrix_rank(found.model().rows))
         fewest = found.witnesses + _AT_ONCE
         while True:
             left, in_vain = found.left()
