@@ -146,7 +146,8 @@ def test_differences_stay_current_while_kinks_come_and_go():
     points = []
     for place in (0.3, 1.0, 0.7):
         point = line.start + place * (ray.end - line.start)
-        found.add(ray, place, point, oracle(point[None], gradients=True))
+        ray.insert(place, found.witnesses)
+        found.add(point[None], oracle(point[None], gradients=True))
         points.append(point)
         t = [float(rng.uniform(-3, 3))]
         search.add(line.sights(t, line.points(t), oracle(line.points(t), gradients=True), EXACT))
@@ -165,6 +166,29 @@ def test_the_model_equals_the_target_on_the_searched_line():
     reference = next(sight for sight in search.sights if sight.t == 0.0)
     points = line.points(np.linspace(-20, 20, 301))
     assert np.allclose(LineFindings(search, reference).model().values(points), problem.predict(points), atol=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_wrong_gaps_lie_in_what_is_left_off_the_line_and_others_do_not(seed):
+    problem = two_layer(40, 40, seed=seed)
+    line = line_through(problem, seed)
+    oracle, rng = problem.oracle, np.random.default_rng(seed)
+    t = np.array([0.0, -1e5, 1e5, *np.tan(np.pi * (np.arange(1, 120) / 120 - 0.5))])
+    search = LineSearch(
+        line, line.sights([*t], line.points(t), oracle(line.points(t), gradients=True), EXACT), EXACT, independent=False
+    )
+    reference = next(sight for sight in search.sights if sight.t == 0.0)
+    found = LineFindings(search, reference)
+    points = rng.standard_normal((60, 40))
+    found.add(points, oracle(points, gradients=True))
+    left, _ = found.left()
+    true = true_kinks(problem, line)
+    taken = [gap for gap in search.gaps if gap.inside]  # for one kink; others show that they are not
+    wrong = [gap for gap in taken if ((true > gap.left.t) & (true < gap.right.t)).sum() > 1]
+    assert len(wrong) >= 2
+    places = found.doubted(left)
+    assert len(places) >= len(wrong) - 1  # of three kinks in a gap one may never have shown
+    assert all(any(gap.left.t < place < gap.right.t for gap in wrong) for place in places)
 
 
 # Noise

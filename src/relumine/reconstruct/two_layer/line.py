@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from relumine.oracle.base import Array
+from relumine.oracle.base import Answer, Array
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.lines.search import Kink
+from relumine.reconstruct.lines.search import DOUBTED, Kink
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Evidence, Outcome, Stop
-from relumine.reconstruct.two_layer.agreement import EXACT, Settings, TwoLayerRun
+from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.two_layer.agreement import EXACT, Settings
+from relumine.reconstruct.two_layer.both_sides import BothSides
 from relumine.reconstruct.two_layer.mending import Added, AskOnLine, LineFindings, Ray
 from relumine.reconstruct.two_layer.pair import told_apart
 
@@ -17,15 +19,23 @@ from relumine.reconstruct.two_layer.pair import told_apart
 # one-hidden-layer network.
 _PATIENCE = 25
 _RAYS = 3
+# Gradients off the line are asked four at once. For rows to be told by the space of what is left, the last three must
+# add nothing to it, and its dimension must fall short of the rank of all rows by as many.
+_AT_ONCE, _SPARE = 4, 3
+# Where too many gaps are wrong, values are asked at this part of the probability, and below the second all of them.
+_STRICTER, _LEAST_DOUBTED = 0.75, 0.01
 
 
-class LineRun(TwoLayerRun):
-    """The state of one reconstruction along a line."""
+class LineRun(BothSides):
+    """The state of one reconstruction along a line; ``seen`` are answers of an earlier search."""
 
-    def __init__(self, settings: Settings, meter: Metered, rng: np.random.Generator) -> None:
+    def __init__(
+        self, settings: Settings, meter: Metered, rng: np.random.Generator, seen: Observations | None = None
+    ) -> None:
         super().__init__(settings, meter, rng)
+        self._seen = seen
         self.findings: LineFindings | None = None
-        self.proven: set[float] = set()
+        self._beside: list[Array] = []  # points off the line that are asked next
 
     @property
     def _state(self) -> list[Kink] | None:
@@ -47,16 +57,27 @@ class LineRun(TwoLayerRun):
         return replace(evidence, smallest_spacing=float(np.diff(kinks).min()) if len(kinks) > 1 else None)
 
     def _find(self) -> None:
-        self.findings = None
-        self.proven.clear()
+        self.findings, self._beside = None, []
         with self.meter.phase("calibrate"):
             beginning = self.asker.calibrate()
         with self.meter.phase("search"):
             self.findings = self.asker.opened(*beginning)
             self._search()
-            while not self._found.search.independent and (questions := self._disproved()):
-                self._sight(questions)
-                self._search()
+            if not self._found.search.independent:
+                exact = self.noise.floor <= EXACT
+                self._check(DOUBTED if exact else 0.0)
+                if exact:
+                    self._settle()
+
+    # -- comparing
+
+    @property
+    def _settled(self) -> bool:
+        """Whether gradients off the line agree with the model exactly; they were asked for one output only."""
+        return self.noise.floor <= EXACT and self._found.witnesses > 0 and not self._found.search.independent
+
+    def _answered(self) -> tuple[Array, Array]:
+        return self._found.answered()
 
     # -- the line
 
@@ -68,28 +89,71 @@ class LineRun(TwoLayerRun):
         self._sharpen_ends()
         self._tell_apart()
 
-    def _disproved(self) -> list[float]:
-        """Places beside supposed kinks where a value does not lie on the piece that should reach there.
+    def _check(self, least: float) -> None:
+        """Ask values beside supposed kinks, where that disproves one with this probability at least, and mend these.
 
         One output proves no kink by itself. A value just before it must lie on the piece on its left, a value just
         behind it on the piece on its right; two kinks taken for one miss that by their slopes.
         """
         search = self._found.search
-        claims = [claim for claim in search.claims() if claim[0] not in self.proven]
-        self.proven |= {claim[0] for claim in claims}
-        if not claims:
-            return []
-        t = [claim[0] for claim in claims]
-        points = self.comparison.representable(search.line.points(t))
-        values = self.asker.oracle(points, gradients=False).values
-        # Where rounding moved the point, the piece moves with it.
-        moved = points - search.line.points(t)
-        wrong = []
-        for i, (place, sight, allowed) in enumerate(claims):
-            expected = sight.intercept + place * sight.slope + sight.jacobian @ moved[i]
-            if not np.abs(values[i] - expected).max() <= allowed:
-                wrong.append(place)
-        return wrong
+        while claims := search.claims(least):
+            t = [claim.t for claim in claims]
+            points = self.comparison.representable(search.line.points(t))
+            values = self.asker.oracle(points, gradients=False).values
+            moved = points - search.line.points(t)
+            wrong = []
+            for claim, value, by in zip(claims, values, moved, strict=True):
+                if claim.holds(value, by):
+                    claim.gap.passed.add(claim.side)
+                else:
+                    wrong.append(claim.t)
+            if wrong:
+                self._sight(wrong)
+                self._search()
+
+    # -- off the line
+
+    def _settle(self) -> None:
+        """Find the gaps that are several kinks from gradients off the line, and ask in these.
+
+        What such a gap leaves at a point is a multiple of the row of either of its units, or of their sum, which is the
+        row that was taken for theirs. As long as few gaps are wrong these span a small space, in which the rows of
+        right ones do not lie.
+        """
+        found, least = self._found, DOUBTED
+        if not found.kinks():
+            return
+        if self._seen is not None and not found.witnesses:
+            found.add(self._seen.points, Answer(self._seen.values, self._seen.jacobians))
+        rank = int(np.linalg.matrix_rank(found.model().rows))
+        fewest = found.witnesses + _AT_ONCE
+        while True:
+            left, in_vain = found.left()
+            if found.witnesses < fewest or (in_vain < _SPARE and len(left) <= rank - _SPARE):
+                self._off_line(_AT_ONCE)
+            elif len(left) == 0:
+                return
+            elif len(left) > rank - _SPARE:
+                # Too many to tell by this: fewer are left where more values are asked on the line.
+                if least == 0:
+                    return
+                least = _STRICTER * least if least > _LEAST_DOUBTED else 0.0
+                self._check(least)
+            elif doubted := found.doubted(left):
+                self._sight(doubted)
+                self._search()
+                self._check(least)
+            else:
+                return  # not the line's fault: a unit that it does not meet
+
+    def _off_line(self, count: int) -> None:
+        """Ask at points close to boundaries that were found, many of them at once."""
+        while len(self._beside) < count:
+            self._beside += list(self.comparison.near_boundaries(self._found.model()))
+        points, self._beside = np.array(self._beside[:count]), self._beside[count:]
+        answer = self.asker.ask(points)
+        known = np.isfinite(answer.values).all(axis=1)
+        self._found.add(points[known], Answer(answer.values[known], answer.jacobians[known]))
 
     def _sight(self, questions: list[float]) -> None:
         search = self._found.search
@@ -179,4 +243,5 @@ class LineRun(TwoLayerRun):
         answer = self.asker.ask(point[None])
         if not np.isfinite(answer.values).all():
             raise Stop(Outcome.SATURATED)
-        self._found.add(ray, place, point, answer)
+        ray.insert(place, self._found.witnesses)
+        self._found.add(point[None], answer)

@@ -22,6 +22,9 @@ from relumine.reconstruct.result import Outcome, Stop
 _ALONE = 1e-3
 # A line overlooks few units; one that is mended to many more is not that of one hidden layer, but smooth or deep.
 _GROWTH, _SPARE = 2, 64
+# A row lies in a space if it is no further from it: errors of rows are 1e-10, and a row that does not is as far by
+# chance with a probability of 1e-5 per dimension that the space lacks.
+_IN_THE_SPACE = 1e-5
 
 
 @dataclass
@@ -114,14 +117,47 @@ class LineFindings:
 
     # -- witnesses
 
-    def add(self, ray: Ray, place: float, point: Array, answer: Answer) -> None:
-        """Take note of the answer at a point of a ray."""
+    @property
+    def witnesses(self) -> int:
+        """How many answers off the line are known."""
+        return len(self._points)
+
+    def answered(self) -> tuple[Array, Array]:
+        """The points of these answers, and the values there."""
+        self.refresh()
+        return self._points, self._values + self.model().values(self._points)
+
+    def add(self, points: Array, answer: Answer) -> None:
+        """Take note of answers off the line."""
         self.refresh()
         model = self.model()
-        ray.insert(place, len(self._points))
-        self._points = np.concatenate([self._points, point[None]])
-        self._jacobians = np.concatenate([self._jacobians, answer.jacobians - model.jacobians(point[None])])
-        self._values = np.concatenate([self._values, answer.values - model.values(point[None])])
+        self._points = np.concatenate([self._points, points])
+        self._jacobians = np.concatenate([self._jacobians, answer.jacobians - model.jacobians(points)])
+        self._values = np.concatenate([self._values, answer.values - model.values(points)])
+
+    def left(self) -> tuple[Array, int]:
+        """A basis r×d of what answered gradients differ by from the model's, and how many of the last add nothing."""
+        self.refresh()
+        basis, in_vain = np.empty((0, self._jacobians.shape[2])), 0
+        for jacobian in self._jacobians:
+            output, row = rank_one(jacobian)
+            row = row * np.linalg.norm(output)
+            for _ in range(2):
+                row = row - (row @ basis.T) @ basis
+            size = float(np.linalg.norm(row))
+            in_vain = in_vain + 1 if size <= self._tolerance else 0
+            if in_vain == 0:
+                basis = np.concatenate([basis, row[None] / size])
+        return basis, in_vain
+
+    def doubted(self, left: Array) -> list[float]:
+        """Places in gaps that were taken for one kink and whose rows lie in this space."""
+        doubted = []
+        for gap in self.search.gaps:
+            row = gap.row / np.linalg.norm(gap.row)
+            if np.linalg.norm(row - (row @ left.T) @ left) < _IN_THE_SPACE and gap.rank_one and gap.inside:
+                doubted.append(self.search.proof(gap))
+        return [place for place in doubted if place is not None]
 
     def refresh(self) -> None:
         """Bring the differences up to date with the kinks: only what changed is computed."""

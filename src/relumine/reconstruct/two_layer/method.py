@@ -80,7 +80,7 @@ class TwoLayer:
         outcome, remark = attempt(run.reconstruct)
         left = self.most - meter.spent.since(before).gradient_queries
         if outcome in _DOUBTED and isinstance(run, TensorRun) and not isinstance(run, OrdinaryRun) and left >= _LEAST:
-            run = LineRun(replace(self, limit=left), meter, rng)
+            run = LineRun(replace(self, limit=left), meter, rng, run.seen if isinstance(run, OneOutputRun) else None)
             outcome, remark = attempt(run.reconstruct)
         if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)

@@ -9,17 +9,16 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.search import Line
-from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.search import TensorSearch
 from relumine.reconstruct.tensor.units import Units, no_units
 from relumine.reconstruct.two_layer.agreement import EXACT
+from relumine.reconstruct.two_layer.both_sides import BothSides
 from relumine.reconstruct.two_layer.thresholds import Decoded, Sample, decoded, listable
 
 # Lines through the base. With fewer, sums of units pass for units more often; with more, choices are too many to list.
@@ -45,16 +44,6 @@ _MORE = 2
 _WORST, _WIDEST = 2, 2
 # Signs at this many points prove a unit that is seen alone.
 _PROOFS = 20
-# Fresh values compared, at least, and per unit.
-_FEWEST, _PER_UNIT = 4, 1 / 16
-# How close every boundary is approached from either side, as powers of ten. Two parallel units taken for one differ
-# from it between their boundaries only, and by rounding's tolerance the closest points show a gap of 1e-9.
-_CLOSE = ((-9.5, -8.5), (-6.5, -4.5), (-4.0, -0.5))
-# Moves towards several boundaries at once: each leaves a millionth of the way where rows are dependent.
-_TURNS = 3
-# A value that differs by more than this part of the largest contradicts, or than this multiple of what the model misses
-# where it was fitted.
-_ROUNDING, _MISSED = 2e-13, 30.0
 
 
 class OneOutputSearch(TensorSearch):
@@ -265,7 +254,7 @@ class OneOutputSearch(TensorSearch):
             self.accept(units)
 
 
-class OneOutputRun(TensorRun):
+class OneOutputRun(BothSides, TensorRun):
     """The state of one reconstruction by lines through one point."""
 
     def _find(self) -> None:
@@ -278,44 +267,14 @@ class OneOutputRun(TensorRun):
         with self.meter.phase("search"):
             self.search.run()
 
+    @property
+    def seen(self) -> Observations | None:
+        """All answers with gradients, if a search began."""
+        return None if self.search is None else self.search.seen
+
     def _direction(self) -> Array:
         return self.comparison.line().direction
 
-    @property
-    def _fresh_points(self) -> int:
-        """Fresh values besides the answers with gradients, all of which agree with the signs of all units."""
-        proofs = self.settings.points - len(self._searched.seen)
-        return max(_FEWEST, proofs, int(_PER_UNIT * self._units))
-
-    @property
-    def _tolerance(self) -> float:
-        """What rounding explains: parallel units taken for one may differ from it by 1e-6, and less close to it."""
+    def _answered(self) -> tuple[Array, Array]:
         seen = self._searched.seen
-        missed = float(np.abs(self._model().values(seen.points) - seen.values).max()) / self.comparison.size
-        return min(self._noise_explains, max(_ROUNDING, _MISSED * missed))
-
-    def _challenge(self) -> None:
-        """Ask values close to every boundary, on both sides of the same place.
-
-        Two units of opposite outputs taken for one lie on one side of its boundary here and on the other side there.
-        """
-        model = self._model()
-        if not model.units:
-            return
-        rank = int(np.linalg.matrix_rank(model.rows))
-        at_once = 3 * self.offer.dimension // 4 if rank == model.units else rank // 2
-        groups = np.array_split(self.rng.permutation(model.units), -(-model.units // max(1, at_once)))
-        points = [point for powers in _CLOSE for group in groups for point in self._beside(model, group, powers)]
-        with self.meter.phase("verify"):
-            self.comparison.ask(np.array(points))
-
-    def _beside(self, model: Shallow, units: NDArray[np.intp], powers: tuple[float, float]) -> list[Array]:
-        gram, start = model.rows @ model.rows.T, self.comparison.fresh(1)[0]
-        small = self.rng.choice([-1.0, 1.0], len(units)) * 10.0 ** self.rng.uniform(*powers, len(units))
-        points = []
-        for side in (small, -small):
-            point = start
-            for _ in range(_TURNS):
-                point = self.comparison.beside(model, gram, units, point, side)
-            points.append(point)
-        return points
+        return seen.points, seen.values

@@ -85,17 +85,19 @@ class Comparison:
         """The points that contradict the model."""
         return np.flatnonzero(self.misses(model) > tolerance)
 
-    def challenge(self, model: Shallow) -> None:
-        """Ask close to the boundary of every unit, several times over."""
-        rank = int(np.linalg.matrix_rank(model.rows, tol=np.sqrt(_RIDGE))) if model.units else 0
-        # Dependent rows: no point is close to the boundaries of more units than their rank at once.
-        per_point = max(1, (self._oracle.offer.dimension if rank == model.units else rank) // 2)
-        gram, times = model.rows @ model.rows.T, _TIMES_IN_A_PLANE if rank <= _PLANE else _TIMES
-        self.ask(np.concatenate([self._near_boundaries(model, gram, per_point) for _ in range(times)]))
+    def challenge(self, model: Shallow, spared: int = 0) -> None:
+        """Ask close to the boundary of every unit, several times over; ``spared`` times less often."""
+        times = _TIMES_IN_A_PLANE if _rank(model) <= _PLANE else _TIMES - spared
+        self.ask(np.concatenate([self.near_boundaries(model) for _ in range(times)]))
 
-    def _near_boundaries(self, model: Shallow, gram: Array, per_point: int) -> Array:
-        """Fresh points, each moved so that several units' pre-activations are small numbers of random sign and size."""
-        order = self._rng.permutation(model.units)
+    def near_boundaries(self, model: Shallow) -> Array:
+        """Fresh points, each moved so that several units' pre-activations are small numbers of random sign and size.
+
+        Each unit is one of these once. Where rows are dependent no point is close to more boundaries than their rank.
+        """
+        rank = _rank(model)
+        per_point = max(1, (self._oracle.offer.dimension if rank == model.units else rank) // 2)
+        gram, order = model.rows @ model.rows.T, self._rng.permutation(model.units)
         groups = [order[i : i + per_point] for i in range(0, len(order), per_point)]
         points = [
             self.beside(model, gram, group, start, self._small(len(group)))
@@ -115,3 +117,7 @@ class Comparison:
         shares = np.linalg.solve(gram[np.ix_(units, units)] + _RIDGE * np.eye(len(units)), missing)
         moved: Array = start + shares @ model.rows[units]
         return self.representable(moved)
+
+
+def _rank(model: Shallow) -> int:
+    return int(np.linalg.matrix_rank(model.rows, tol=np.sqrt(_RIDGE))) if model.units else 0
