@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.reconstruct.deep.all_on import AllOn, NeverOn
+from relumine.reconstruct.deep.corner import first_biases
 from relumine.reconstruct.deep.duals import DualSearch, PatternLayer
 from relumine.reconstruct.deep.layers import Layers
 from relumine.reconstruct.deep.top import Top
@@ -24,11 +25,13 @@ from relumine.reconstruct.noise import Noise
 # Equations per unit of a layer before it is searched, and by how much they grow when that was not enough, so often.
 # Half of them come from points where a unit is off, and determine its dual vector twice or more.
 # In later layers the off-sets of units are often nested, and more points are needed to part them; one round of them.
-_EQUATIONS, _LATER, _MORE, _ROUNDS = 7.0, 20.0, 1.4, 3
+_EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, 8
 _FIRST = 6
+# So many times more answers than have that many equations show the same Jacobians again and again.
+_REPEATED = 3
 # With fewer outputs too many points must have a unit off together for random ones to do. Three sufficed for first
 # layers, but a network of three hidden layers, 40-20-10-10-3, then took half as many queries again as lines do.
-FEWEST = 4
+FEWEST = 2
 # Inputs are asked at this multiple of the scale of the data, as those of one hidden layer are (tensor/run.py).
 _LARGER = 4.0
 # They are smaller by this factor after answers of which less than this part could be known, since probabilities were
@@ -36,6 +39,8 @@ _LARGER = 4.0
 _SMALLER, _KNOWN = 0.7, 0.7
 # Output weights are constant if they explain the Jacobians up to this part.
 _CONSTANT = {True: 1e-7, False: 1e-3}
+# Answers per unit that are spent on the biases of a first layer, at most.
+_BIASED = 3
 # Rounds of the least squares for biases: patterns follow from biases, and biases from patterns.
 _BIASES = 6
 
@@ -113,6 +118,17 @@ class Ascent:
         last = self._top.mended(wrong)
         return None if last is None or last.units == units else self._with_top(last)
 
+    def first(self) -> tuple[Array, Array] | None:
+        """Rows and biases of the first layer, where it is all that was found."""
+        if not self.layers or self.offer.box is not None:
+            return None
+        self.most = self._asked + len(self.layers[0].rows) * _BIASED
+        try:
+            biases = first_biases(self._answered, self.layers[0], self._constant)
+        except Halted:
+            return None
+        return None if biases is None else (self.layers[0].rows, biases)
+
     # -- one layer
 
     def _nothing(self) -> Seen:
@@ -128,9 +144,11 @@ class Ascent:
         signals = self.seen.points @ self.layers[0].rows.T
         return np.asarray(np.sqrt((signals**2).mean(axis=0)) * self.scale / _LARGER)
 
-    def _points(self, count: int) -> Array:
-        """Where to ask for the next layer."""
-        return self.scale * self._fresh(count) if self._region is None else self._region.points(count)
+    def _points(self, count: int, rows: Array | None = None) -> Array:
+        """Where to ask for the next layer; half of them far out along combinations of these rows."""
+        if self._region is None:
+            return self.scale * self._fresh(count)
+        return self._region.points(count, rows)
 
     @property
     def _to_layer(self) -> Array:
@@ -138,33 +156,33 @@ class Ascent:
         return np.eye(self.offer.dimension) if self._region is None else self._region.to_layer
 
     def _layer(self) -> PatternLayer:
-        wanted = 0.0
-        for _ in range(1 if self.layers else _ROUNDS):
-            search = self._gathered(wanted)
-            layer = search.run(self.rng)
-            if layer is not None:
-                return layer
-            if not search.found:
-                break
-            wanted = _MORE * max(search.equations, search.rank)
-        raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
-
-    def _gathered(self, wanted: float) -> DualSearch:
-        """Ask until there are enough equations for the rank that they show, or as many as are wanted."""
+        """Ask until the dual vectors of all units are found, as many points again as are worth it."""
         back = None if self._region is None else np.linalg.pinv(self._to_layer)
+        self._answered(self._points(_FIRST))
+        tried = 0
         while True:
             here = self.here
             jacobians = here.jacobians if back is None else here.jacobians @ back
             points = here.points if back is None else here.points @ self._to_layer.T
             search = DualSearch(points, jacobians, self.noise.relative)
-            each = _LATER if self.layers else _EQUATIONS
-            missing = max(wanted, each * search.rank + self.offer.outputs) - search.equations
-            if len(here.points) and not search.rank:
+            if not search.rank:
                 raise Halted("all Jacobians are zero")
-            if len(here.points) and missing <= 0:
-                return search
-            each = search.equations / len(here.points) if len(here.points) else 1.0
-            self._answered(self._points(min(ceil(missing / each), len(here.points)) or _FIRST))
+            if self._region is not None:
+                self._region.rows = search.basis
+            wanted = _EQUATIONS * search.rank + self.offer.outputs
+            each = max(search.equations / len(here.points), 1.0)
+            if search.equations < wanted:
+                if len(here.points) > _REPEATED * wanted / self.offer.outputs + _FIRST:
+                    raise Halted(f"of layer {len(self.layers) + 1}, the same Jacobians return")
+                self._answered(self._points(min(ceil((wanted - search.equations) / each), len(here.points))))
+                continue
+            layer = search.run(self.rng)
+            if layer is not None:
+                return layer
+            tried += 1
+            if tried > _ROUNDS:
+                raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
+            self._answered(self._points(ceil(_MORE * len(here.points)), search.missing()))
 
     def _answered(self, points: Array) -> tuple[Array, Answer]:
         """Ask, and keep what could be answered."""

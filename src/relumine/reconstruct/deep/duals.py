@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep.layers import Mask
 
+# Points are ordered along a combination of rows, blurred by up to this part of their spread.
+_BLUR = 0.5
 # Singular values below this many rounding units of the largest are rounding: the sums behind a Jacobian round too.
 _ROUNDING = 30.0
 # What an annihilated Jacobian leaves may be this many rounding units times the condition number: the map to a later
@@ -25,6 +28,8 @@ _COARSE = 1e-6
 _SPARE = 1.5
 # This many times more vectors than units, and most are none: more points tell.
 _FLOOD = 3
+# Of fewer points than this multiple of the unknowns of a hyperplane, about half of all sets can be cut off by one.
+_TELLING = 2
 # Subsets of points per round.
 _ROUND = 32
 # Rounds without a new unit, besides twice those with, after which more points are better than more subsets.
@@ -63,13 +68,15 @@ class DualSearch:
         left, sizes, basis = np.linalg.svd(jacobians.reshape(N * K, m), full_matrices=False)
         self.rank = int((sizes > _ROUNDING * relative * float(sizes.max(initial=0))).sum())
         self._points = points
-        self._sizes, self._basis = sizes[: self.rank], basis[: self.rank]
+        self._sizes, self.basis = sizes[: self.rank], basis[: self.rank]
         self._blocks = left[:, : self.rank].reshape(N, K, self.rank)
         condition = float(sizes[0] / self._sizes[-1]) if self.rank else 1.0
         self._tight = _LEFT * relative * condition / np.sqrt(max(N * K, 1))
         self._coarse = max(_COARSE, self._tight / 10)
         shown = np.linalg.svd(self._blocks, compute_uv=False) if self.rank else np.zeros((N, K))
-        self._ranks = (shown > self._coarse).sum(axis=1)
+        self._alive = shown[:, 0] > self._coarse if self.rank else np.zeros(N, dtype=bool)
+        # A Jacobian that was seen before is no further equation.
+        self._ranks = np.where(_first(self._blocks.reshape(N, -1), self._coarse), (shown > self._coarse).sum(axis=1), 0)
         self._seen: set[bytes] = set()
         self._found: list[tuple[Array, Mask]] = []
 
@@ -92,7 +99,7 @@ class DualSearch:
         while rounds <= min(most, idle + 2 * last) and len(self._found) <= _FLOOD * self.rank:
             rounds += 1
             before = len(self._found)
-            subsets = [self._subset(alive, rng) for _ in range(_ROUND)]
+            subsets = [self._subset(order, rng) for order in self._orders(alive, rng)]
             if any(subset is None for subset in subsets):
                 return None
             chosen = np.array(subsets, dtype=np.float64)
@@ -108,10 +115,30 @@ class DualSearch:
                     return layer
         return None
 
-    def _subset(self, alive: NDArray[np.intp], rng: np.random.Generator) -> Array | None:
+    def missing(self) -> Array:
+        """The rows that are left are combinations of these: they are orthogonal to the dual vectors found so far."""
+        found = np.array([vector for vector, _ in self._found]).reshape(-1, self.rank)
+        _, sizes, right = np.linalg.svd(found)
+        left: Array = right[int((sizes > _DEPENDENT).sum()) :] * self._sizes @ self.basis
+        return left
+
+    def _orders(self, alive: NDArray[np.intp], rng: np.random.Generator) -> list[NDArray[np.intp]]:
+        """These points in several orders, of which the first ones may share a unit that is off.
+
+        Those are far out on one side of a random combination of the rows that are left.
+        """
+        left, orders = self.missing(), []
+        for i in range(_ROUND):
+            signals = rng.standard_normal(len(self._points))
+            if i % 2 and len(left):
+                along = self._points @ (rng.standard_normal(len(left)) @ left)
+                signals = along + _BLUR * rng.uniform() * along.std() * signals
+            orders.append(alive[np.argsort(signals[alive])])
+        return orders
+
+    def _subset(self, order: NDArray[np.intp], rng: np.random.Generator) -> Array | None:
         """Points that leave few null vectors besides those of units that are off at all of them; N, 0 or 1."""
         K = self._blocks.shape[1]
-        order = rng.permutation(alive)
         equations = np.cumsum(self._ranks[order])
         count = int(np.searchsorted(equations, self.rank, side="right"))
         free = self.rank - (int(equations[count - 1]) if count else 0)
@@ -134,19 +161,35 @@ class DualSearch:
 
     def _grow(self, vector: Array) -> None:
         """Take in all points that annihilate it, and fit it to them; keep it if they determine it and agree."""
-        off = (self._left_by(vector) < 10 * self._coarse) & (self._ranks > 0)
-        if off.tobytes() in self._seen:
+        left = np.where(self._ranks > 0, self._left_by(vector), np.inf)
+        # Of the points that are left the least, as many as determine the vector: others may be close to it by chance.
+        order = np.argsort(left)
+        order = order[: int(np.searchsorted(np.cumsum(self._ranks[order]), _SPARE * self.rank + 1)) + 1]
+        if left[order[-1]] > 10 * self._coarse:
+            return
+        vector = np.linalg.svd(self._blocks[order].reshape(-1, self.rank))[2][-1]
+        off = (self._left_by(vector) <= self._tight) & self._alive
+        if off.tobytes() in self._seen or int(self._ranks[off].sum()) < _SPARE * self.rank + 1:
             return
         self._seen.add(off.tobytes())
-        if int(self._ranks[off].sum()) < _SPARE * self.rank + 1:
-            return
         _, sizes, right = np.linalg.svd(self._blocks[off].reshape(-1, self.rank), full_matrices=False)
         if sizes[-1] > self._tight or (len(sizes) > 1 and sizes[-2] < _APART * max(sizes[-1], 1e-16)):
             return
         left = self._left_by(right[-1])
-        annihilated, others = left[off], left[~off & (self._ranks > 0)]
-        if len(others) and annihilated.max() <= self._tight and others.min() > _APART * annihilated.max():
+        annihilated, others = left[off], left[~off & self._alive]
+        apart = len(others) and annihilated.max() <= self._tight and others.min() > _APART * annihilated.max()
+        if apart and self._halved(off):
             self._found.append((right[-1], off))
+
+    def _halved(self, off: Mask) -> bool:
+        """Whether a hyperplane has these points on one side and all others on the other, as a unit's boundary has."""
+        points = self._points[self._alive] @ self.basis.T
+        if len(points) < _TELLING * (self.rank + 1):
+            return True  # any points can be parted by a hyperplane, nearly
+        side = np.where(off[self._alive], 1.0, -1.0)
+        system = side[:, None] * np.column_stack([points / np.abs(points).max(), np.ones(len(points))])
+        parted = linprog(np.zeros(self.rank + 1), system, -np.ones(len(points)), bounds=(None, None), method="highs")
+        return bool(parted.status == 0)
 
     def _left_by(self, vector: Array) -> Array:
         result: Array = np.linalg.norm(self._blocks @ vector, axis=1)
@@ -165,9 +208,9 @@ class DualSearch:
         if len(chosen) < self.rank:
             return None
         duals = np.array([self._found[i][0] for i in chosen]).T  # of the whitened Jacobians
-        rows = np.linalg.solve(duals, self._sizes[:, None] * self._basis)
+        rows = np.linalg.solve(duals, self._sizes[:, None] * self.basis)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        alive = self._ranks > 0
+        alive = self._alive
         off = np.array([self._found[i][1] for i in chosen]).T
         signals = self._points @ rows.T
         turned = np.where(_mean(signals, ~off & alive[:, None]) < _mean(signals, off), -1.0, 1.0)
@@ -177,6 +220,16 @@ class DualSearch:
         if not (np.isfinite(above) & (below < above)).all():
             return None
         return PatternLayer(rows, below, above, signals > (below + above) / 2)
+
+
+def _first(blocks: Array, tolerance: float) -> Mask:
+    """N: which of these vectors are the first of their kind."""
+    squares = (blocks**2).sum(axis=1)
+    apart = squares[:, None] + squares - 2 * blocks @ blocks.T
+    # Squared differences are known to some rounding units of the squares.
+    same = apart <= tolerance**2 + 1e-12 * (squares[:, None] + squares)
+    found: Mask = ~np.tril(same, -1).any(axis=1)
+    return found
 
 
 def _mean(numbers: Array, where: Mask) -> Array:

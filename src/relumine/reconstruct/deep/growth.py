@@ -44,6 +44,7 @@ class Growth:
         self.search = search
         self.meter = meter
         self.leads: set[int] = set()  # steps whose kink is of a unit that is missing somewhere
+        self.first: tuple[Array, Array] | None = None  # rows and biases of the first layer, if they are known already
         self.layers = Layers()  # the most that was ever proved
         self.unfinished: NextLayer | None = None  # the deepest that was begun
         self.unturned: NextLayer | None = None  # the last whose units' orientation (sign) is not known
@@ -77,7 +78,10 @@ class Growth:
 
     def network(self) -> Network | None:
         """The whole network, or None if some layer could not be finished."""
-        return self._grow(NextLayer(Layers(), self.search))
+        if self.first is None:
+            return self._grow(NextLayer(Layers(), self.search))
+        rows, biases = self.first
+        return self._grow(self._behind(Layers(), self.search.book.inward(rows), biases))
 
     def _grow(self, stage: NextLayer) -> Network | None:
         """The network on top of the known layers; None if one of these misses a unit, or the next cannot be found."""

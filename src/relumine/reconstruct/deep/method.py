@@ -140,6 +140,8 @@ class _DeepRun:
             with self.meter.phase("patterns"):
                 return ascent.network()
         except Halted:
+            with self.meter.phase("layer 1"):
+                self.growth.first = ascent.first()
             self.ascent = None
             return None
 

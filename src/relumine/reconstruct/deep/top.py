@@ -1,6 +1,7 @@
 """Top: what remains above the known layers, if it is one hidden layer, by the tensor of its Jacobians (tensor/)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,11 +14,11 @@ from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.search import TensorSearch
 
 # Whether one hidden layer is left is decided after this many answers, and after multiples of the inputs per output.
-_ANSWERS, _PER_OUTPUT, _AGAIN = 16, 4, 4
+_ANSWERS, _PER_OUTPUT, _AGAIN = 16, 2, 4
 
 
 class Top:
-    """The last hidden layer and the output weights, in the pre-activations of the last known layer.
+    """The last hidden layer and the output weights; it is searched in the region's coordinates.
 
     ask: answers at inputs, with Jacobians by these
     tolerance: a linear term smaller than this part of the Jacobians is none
@@ -32,7 +33,6 @@ class Top:
         tolerance: float,
     ) -> None:
         self._ask, self._region, self._noise, self._rng, self._tolerance = ask, region, noise, rng, tolerance
-        self._back = np.linalg.pinv(region.to_layer)
         self._left = 0
         self._search: TensorSearch | None = None
 
@@ -53,7 +53,7 @@ class Top:
             return None
         self._left += _ANSWERS
         try:
-            self._search.gather(self._region.lifted(wrong) @ self._region.to_layer.T)
+            self._search.gather(self._region.lifted(wrong) @ self._region.inward.T)
             return self._plain(self._search)
         except (Stop, np.linalg.LinAlgError):
             return None
@@ -63,23 +63,30 @@ class Top:
             search.run()
             plain = _shallow(search).plain(self._tolerance)
             if plain is not None:
-                return plain
+                return self._of_layer(plain)
             search.gather(self._fresh(_AGAIN))
 
+    def _of_layer(self, plain: Shallow) -> Shallow:
+        """The same as a function of the pre-activations of the last known layer, with rows of length one."""
+        rows = plain.rows @ np.linalg.pinv(self._region.to_layer @ self._region.lift)
+        lengths = np.linalg.norm(rows, axis=1)
+        outputs = plain.outputs * lengths[:, None]
+        return replace(plain, outputs=outputs, rows=rows / lengths[:, None], biases=plain.biases / lengths)
+
     def _fresh(self, count: int) -> Array:
-        found: Array = self._region.points(count) @ self._region.to_layer.T
+        found: Array = self._region.points(count) @ self._region.inward.T
         return found
 
     def _near(self, centre: Array, radius: float) -> Array:
         found: Array = centre + min(radius, 1.0) * (self._fresh(1)[0] - centre)
         return found
 
-    def _asked(self, signals: Array) -> tuple[Array, Answer]:
-        self._left -= len(signals)
+    def _asked(self, places: Array) -> tuple[Array, Answer]:
+        self._left -= len(places)
         if self._left < 0:
             raise Stop(Outcome.NOT_THIS_CLASS)
-        points, answer = self._ask(signals @ self._back.T)
-        return points @ self._region.to_layer.T, Answer(answer.values, answer.jacobians @ self._back)
+        points, answer = self._ask(places @ self._region.lift.T)
+        return points @ self._region.inward.T, Answer(answer.values, answer.jacobians @ self._region.lift)
 
 
 def _shallow(search: TensorSearch) -> Shallow:
