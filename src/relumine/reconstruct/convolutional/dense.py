@@ -26,6 +26,8 @@ _BOTH = 2
 _AGREE = 0.5
 # What is left of a linear part that is none.
 _LEFT = 1e-3
+# The ridge of normal equations, of their trace, and turns of refinement.
+_RIDGE, _REFINED, _TINY = 1e-13, 4, 1e-300
 # An answer is explained where less than this part of it is left; units not yet known leave more.
 _EXPLAINED = 1e-3
 
@@ -149,19 +151,33 @@ def _on_at_first(found: Dense, some: list[Pulled], patterns: Array) -> tuple[Arr
 def _solved(seen: list[Pulled], outputs: Array, patterns: Array, *, linear: bool) -> Dense:
     """Rows and the linear part by least squares, feature by feature, at the points where it is on."""
     h, K = outputs.shape
-    blocks = np.concatenate([patterns[:, None, :] * outputs.T, np.tile(np.eye(K), (len(seen), 1, 1))], axis=2)
-    on = np.array([one.on for one in seen])
-    pieces = np.array([one.piece for one in seen])
+    on = np.array([one.on for one in seen], dtype=np.float64)
+    pieces = np.array([one.piece for one in seen]) * on[:, None, :]
     unknowns = np.zeros((h + K, on.shape[1]))
-    for mask in np.unique(on.T, axis=0):
-        if not mask.any():
-            continue
-        columns = np.flatnonzero((mask == on.T).all(axis=1))
-        used = h + K if linear or columns[-1] == on.shape[1] - 1 else h  # there is always a constant
-        system = blocks[mask][:, :, :used].reshape(-1, used)
-        given = pieces[mask][:, :, columns].reshape(len(system), -1)
-        unknowns[:used, columns] = np.linalg.lstsq(system, given)[0]
+    # There is always a constant.
+    constant = on.shape[1] - 1
+    for columns, used in ((np.arange(constant), h + K if linear else h), (np.array([constant]), h + K)):
+        blocks = np.concatenate([patterns[:, None, :] * outputs.T, np.tile(np.eye(K), (len(seen), 1, 1))], axis=2)
+        unknowns[:used, columns] = _least_squares(blocks[:, :, :used], on[:, columns], pieces[:, :, columns])
     return Dense(outputs.T, unknowns[:h], unknowns[h:], (patterns > 0).T.astype(np.float64) @ on > 0)
+
+
+def _least_squares(blocks: Array, on: Array, given: Array) -> Array:
+    """m×f: X with blocks_n·X_f = given_nf (n×K×f) at the points where feature f is ``on``.
+
+    Normal equations of all features at once, refined by what they leave, are as exact as orthogonal factors; what no
+    point shows stays 0.
+    """
+    n, K, m = blocks.shape
+    normal = np.einsum("nka,nkb->nab", blocks, blocks).reshape(n, m * m)
+    systems = (on.T @ normal).reshape(-1, m, m)
+    ridge = _RIDGE * np.einsum("faa->f", systems) + _TINY
+    inverse = np.linalg.inv(systems + ridge[:, None, None] * np.eye(m))
+    flat, found = blocks.reshape(n * K, m), np.zeros((m, on.shape[1]))
+    for _ in range(_REFINED):
+        left = (given - (flat @ found).reshape(given.shape)) * on[:, None, :]
+        found += np.einsum("fab,bf->af", inverse, flat.T @ left.reshape(n * K, -1))
+    return found
 
 
 def _balanced(on: NDArray[np.bool_], pattern: NDArray[np.bool_]) -> Array:
