@@ -8,6 +8,7 @@ linear in its kernel, with coefficients that the layers below give. So:
 2. sightings.py takes away what known layers explain, and finds in the row space of what is left the rows that a unit
    of the next layer can have, at every place: each is a sighting of one channel, known up to what was off there.
 3. channels.py puts sightings of the same channel together: weight sharing makes one vector fit all of them.
-4. dense.py finds the dense layers on the features by the tensor of Jacobians (``relumine.reconstruct.tensor``).
-5. method.py compares the whole with the target.
+4. features.py expresses answers in the features of the convolutional layers, and finds the row space they share.
+5. dense.py finds the dense layers there by the tensor of Jacobians (``relumine.reconstruct.tensor``).
+6. method.py compares the whole with the target.
 """

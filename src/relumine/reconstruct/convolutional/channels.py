@@ -50,12 +50,10 @@ class Channel:
 
     def refit(self) -> None:
         """The vector that all sightings agree on, in the sense of least squares."""
-        total = np.zeros((len(self.weights),) * 2)
-        for one in self.seen:
-            basis = one.basis(bias=True)
-            total += np.eye(len(self.weights)) - basis @ basis.T
-        total[-1, -1] += 0.0 if self.biased else 1.0
-        vector = np.linalg.eigh(total)[1][:, 0]
+        equations = np.concatenate([one.equations for one in self.seen])
+        if not self.biased:
+            equations = np.vstack([equations, np.eye(len(self.weights))[-1:]])
+        vector = np.linalg.svd(equations)[2][-1]
         self.weights = vector * np.sign(vector[:-1] @ self.weights[:-1])
 
 

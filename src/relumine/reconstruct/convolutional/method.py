@@ -12,7 +12,8 @@ from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.convolutional.channels import Channels
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
-from relumine.reconstruct.convolutional.dense import Dense, Pulled, dense_layers, pulled
+from relumine.reconstruct.convolutional.dense import Dense, dense_layers
+from relumine.reconstruct.convolutional.features import Pulled, pulled
 from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape, Stage
 from relumine.reconstruct.convolutional.segments import Segments, texture
 from relumine.reconstruct.convolutional.sightings import Change, Observation, sightings_in
@@ -27,15 +28,11 @@ if TYPE_CHECKING:
 # How much two directions may differ that are the same, by the precision of the answers.
 _TOLERANCE = {"float64": 1e-6, "float32": 3e-3}
 # So many segments in a row without anything new end the search for channels.
-_PATIENCE = 150
+_PATIENCE = 90
 # Every so many of them are spent on a bias that is missing.
 _LOWERED = 6
-# Points at first for the dense layers, more of them at a time, and how often.
-_POINTS, _MORE, _ROUNDS = 24, 6, 12
-# Images to choose from, and the points at which every feature should be on: more than units by outputs.
-_IMAGES, _SEEN = 60, 10
-# Of a piece in terms of features, relative: least squares over hundreds of features loses some digits.
-_LOST = 1e4
+# Points at first for the dense layers, more of them at a time, how often, and images to choose these from.
+_POINTS, _MORE, _ROUNDS, _IMAGES = 24, 8, 25, 200
 # Largest gap of a recovered clone in float64: several least squares follow each other. A unit that is missing was
 # seen to leave 1e-5 or more.
 _GAP = 1e-7
@@ -71,7 +68,9 @@ class Convolutional:
         domain = Domain.as_they_are(oracle.offer, self.inputs)
         run = _Run(self, stages, shape, meter, domain, np.random.default_rng(rng))
         outcome, remark = attempt(run.reconstruct)
-        proved = ConvolutionalNetwork(run.front) if outcome is not Outcome.RECOVERED and run.front.layers else None
+        proved = None
+        if outcome is not Outcome.RECOVERED and run.proved.layers:
+            proved = ConvolutionalNetwork(run.proved)
         return Reconstruction(run.clone, outcome, meter.spent.since(before), run.evidence(remark), repr(self), proved)
 
 
@@ -111,7 +110,8 @@ class _Run:
         self.settings, self.stages, self.shape = settings, stages, shape
         self.meter, self.domain, self.rng = meter, domain, rng
         self.oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
-        self.front = Front(shape)
+        self.front = self.proved = Front(shape)
+        self.missing = ""
         self.clone: ConvolutionalNetwork | None = None
         self.noise: Noise | None = None
         self.met: Met | None = None
@@ -161,10 +161,15 @@ class _Run:
         for stage in self.stages:
             with self.meter.phase(f"convolution {len(self.front.layers) + 1}"):
                 self.front = self.front.and_(self.layer(Geometry(stage, self.front.outputs)))
+            if not self.missing:
+                self.proved = self.front
         self.finish()
 
     def layer(self, geometry: Geometry) -> Layer:
-        """The layer of this geometry behind the front."""
+        """The layer of this geometry behind the front, as far as its channels are found.
+
+        A channel that nothing switches is off everywhere, or shows in the comparison.
+        """
         channels = Channels(geometry, self.tolerance)
         for change in self.segments.again(self.front):
             channels.add(sightings_in(self.front, geometry, change, self.tolerance))
@@ -176,11 +181,13 @@ class _Run:
             self.meter.found(sum(len(layer.kernels) for layer in self.front.layers) + len(channels.found))
             futile = futile + 1 if before == (len(channels.found), len(channels.complete)) else 0
         channels.orient()
-        found = channels.complete
-        whole = len(found) == len(channels.found) == (wanted or len(found)) and all(one.oriented for one in found)
-        if not found or not whole:
+        found = [one for one in channels.complete if one.oriented]
+        whole = len(found) == len(channels.found) == (wanted or len(found))
+        if not whole:
             of = "" if wanted is None else f" of {wanted}"
-            raise Stop(Outcome.INCOMPLETE, f"{self.report()}; of the next one {len(found)}{of} channels were found")
+            self.missing = self.missing or f"of layer {len(self.front.layers) + 1} {len(found)}{of} channels were found"
+        if not found:
+            raise Stop(Outcome.INCOMPLETE, self.report())
         weights = np.array([channel.weights for channel in found])
         return Layer(geometry, weights[:, :-1], weights[:, -1])
 
@@ -194,8 +201,9 @@ class _Run:
 
     def report(self) -> str:
         """How far it came."""
-        sizes = ", ".join(str(len(layer.kernels)) for layer in self.front.layers)
-        return f"proved convolutional layers: {sizes + ' channels' if sizes else 'none'}"
+        sizes = ", ".join(str(len(layer.kernels)) for layer in self.proved.layers)
+        told = f"proved convolutional layers: {sizes + ' channels' if sizes else 'none'}"
+        return f"{told}; {self.missing}" if self.missing else told
 
     # -- dense layers and comparison
 
@@ -203,8 +211,8 @@ class _Run:
         """Dense layers until they explain all answers, then the comparison; where it fails, points are added."""
         seen = [pulled(self.front, start) for start in self.segments.starts]
         with self.meter.phase("dense"):
-            for _ in range(_POINTS):
-                self.more(seen, self.telling(seen))
+            while len(seen) < _POINTS:
+                self.more(seen, self.start()[0])
             found = self.dense(seen)
         for _ in range(_MENDED):
             self.clone = _clone(self.front, found, self.meter.offer)
@@ -222,28 +230,24 @@ class _Run:
                 found = self.dense(seen)
         raise Stop(Outcome.NOT_VERIFIED, self.report())
 
-    def telling(self, seen: list[Pulled]) -> Array:
-        """Of many images the one that has most features on which were on at few points so far."""
-        images = np.array([self.start()[0] for _ in range(_IMAGES)])
-        on = ConvolutionalNetwork(self.front).logits(images) > 0
-        counts = np.sum([one.on[:-1] for one in seen], axis=0) if seen else np.zeros(on.shape[1])
-        best: Array = images[int(np.argmax(on @ np.maximum(_SEEN - counts, 0.1)))]
-        return best
-
     def more(self, seen: list[Pulled], point: Array) -> None:
         """One more observation in terms of features."""
         seen.append(pulled(self.front, self.ask(point)))
 
     def dense(self, seen: list[Pulled]) -> Dense:
-        """The dense layers, with as many more points as it takes."""
-        assert self.noise is not None
-        error = _LOST * self.noise.floor
+        """The dense layers, with more points until images show all that images switch on."""
         for _ in range(_ROUNDS):
-            found = dense_layers(seen, error, self.rng)
-            if found is not None:
+            found = dense_layers(seen, self.rng)
+            images = np.array([self.start()[0] for _ in range(_IMAGES)])
+            features = ConvolutionalNetwork(self.front).logits(images)
+            if found is not None and not len(found.rows):
                 return found
-            for _ in range(_MORE):
-                self.more(seen, self.telling(seen))
+            if found is None:
+                chosen = list(range(_MORE))
+            elif not (chosen := found.telling(features, _MORE)):
+                return found
+            for i in chosen:
+                self.more(seen, images[i])
         raise Stop(Outcome.INCOMPLETE, f"{self.report()}; dense layers were not found at {len(seen)} points")
 
     def evidence(self, remark: str) -> Evidence:

@@ -61,6 +61,7 @@ class Sighting:
     shows none, and leaves it zero.
     row: m numbers, in the basis of the change
     places: one place for a ReLU that switched, two for a max-pool that turned from one to the other
+    equations: k×(t+1), that w solves: in units of the row, so that many of them are weighed as exact as they are
     error: how much of the row they do not explain
     sure: whether nothing else explains the row, and no part of the kernel lies in the padding, where others look alike
     """
@@ -70,6 +71,7 @@ class Sighting:
     row: Array
     particular: Array
     free: Array
+    equations: Array
     error: float
     sure: bool
 
@@ -148,11 +150,14 @@ def _sighting(geometry: Geometry, change: Change, places: tuple[int, ...], toler
     if error > tolerance or (len(fits) > 1 and fits[1] > 1 - 1e-3):
         return None
     sure = bool((geometry.taps[list(places)] >= 0).all())
+    equations = sizes[:rank, None] * left[:, :rank].T
+    equations -= np.outer(shown, shown @ equations) / (shown @ shown)
     particular = left[:, :rank] @ (shown / sizes[:rank])
     particular, free = particular / np.linalg.norm(particular), left[:, rank:]
     if len(places) == 2:
         particular, free = np.append(particular, 0.0), np.vstack([free, np.zeros((1, free.shape[1]))])
-    return Sighting(change, places, turn[:, 0], particular, free, error, sure)
+        equations = np.hstack([equations, np.zeros((rank, 1))])
+    return Sighting(change, places, turn[:, 0], particular, free, equations, error, sure)
 
 
 # -- where to look
