@@ -292,7 +292,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _only_looks(scope: Any) -> bool:
-    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and not scope.get("query_string")
+    """A path without a slash in front, behind the address of a server elsewhere, would be the name of another one."""
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or scope.get("query_string"):
+        return False
+    return bool((scope.get("raw_path") or scope["path"].encode()).startswith(b"/"))
 
 
 def _like(numbers: Array, shape: tuple[int, ...], otherwise: tuple[int, ...]) -> Array:
