@@ -211,6 +211,16 @@ def test_answers_keep_the_shape_that_clients_know(shape):
     assert np.array_equal(shown, np.round(single.predict(X), 2).reshape(4, *shape))
 
 
+def test_a_question_does_not_pass_as_the_body_of_a_get():
+    async def answer(request: Request) -> Response:
+        said = await request.body()
+        return JSONResponse({"read": len(said), "declared": request.headers.get("content-length")})
+
+    with guarded(Starlette(routes=[Route(PREDICT, answer, methods=["GET", "POST"])])) as client:
+        reply = client.request("GET", PREDICT, content=orjson.dumps(asking(X[:1]).copy()))
+    assert reply.json() == {"read": 0, "declared": None}
+
+
 def test_other_ways_to_the_model_are_closed():
     client = guarded(defence="label")
     for method, path in [
