@@ -88,7 +88,8 @@ class Guard:
     seed:     source of a defence's noise; None is one that nobody can guess
     limits:   of one request
 
-    GET and HEAD without a query pass, without a body; everything else is 404, as other ways to the same model would be ways around.
+    GET and HEAD without a query pass, without a body; everything else is 404, as other ways to the same model would be
+    ways around.
     """
 
     def __init__(
