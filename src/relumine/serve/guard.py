@@ -44,7 +44,7 @@ Headers = list[tuple[bytes, bytes]]
 _OF_BODIES = {b"content-length", b"content-type", b"content-encoding", b"transfer-encoding"}
 _OWN = {*_OF_BODIES, b"accept-encoding", b"connection"}
 _QUOTE = ord('"')
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 64  # questions that wait for the application in a thread
 
 
 @dataclass
