@@ -2,9 +2,12 @@
 
 import asyncio
 import json
+import socket
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import orjson
 import pytest
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -32,7 +36,7 @@ from relumine.serve.forwarding import Forwarding
 from relumine.serve.guard import Guard
 from relumine.serve.keys import Client, Keys, read_keys
 from relumine.serve.payload import Limits
-from servers import ModelServer, served
+from servers import ModelServer, Reply, free_port, served
 
 PROBLEM = two_layer(5, 4, 3)
 X = np.random.default_rng(0).standard_normal((4, 5))
@@ -205,6 +209,16 @@ def test_answers_keep_the_shape_that_clients_know(shape):
     endpoint = Endpoint(URL, replace(single.offer, gradients="none"))
     shown = guarded(app, endpoint, defence="round:2").post(PREDICT, json=asking(X)).json()["predictions"]
     assert np.array_equal(shown, np.round(single.predict(X), 2).reshape(4, *shape))
+
+
+def test_a_question_does_not_pass_as_the_body_of_a_get():
+    async def answer(request: Request) -> Response:
+        said = await request.body()
+        return JSONResponse({"read": len(said), "declared": request.headers.get("content-length")})
+
+    with guarded(Starlette(routes=[Route(PREDICT, answer, methods=["GET", "POST"])])) as client:
+        reply = client.request("GET", PREDICT, content=orjson.dumps(asking(X[:1]).copy()))
+    assert reply.json() == {"read": 0, "declared": None}
 
 
 def test_other_ways_to_the_model_are_closed():
@@ -461,6 +475,34 @@ def test_it_stands_in_front_of_a_server_elsewhere(monkeypatch):
             assert client.get("/healthz").json() == {"status": "alive"}
     assert np.array_equal(shown["explanations"], np.round(PROBLEM.jacobian(X), 2))
     assert server.requests[0].headers["authorization"] == "Bearer of-the-server"
+
+
+@pytest.mark.parametrize("target", ["@127.0.0.1:{}/x", ".evil.example/x", "http://127.0.0.1:{}/x", "/v1/models/net"])
+def test_a_path_leads_to_no_other_server(target):
+    """uvicorn hands on whatever stands between GET and HTTP/1.1."""
+    reached, other = ModelServer(PROBLEM.oracle), ModelServer(PROBLEM.oracle)
+    looked = []
+    reached.described = lambda path: Reply(body={"here": path})
+    other.described = lambda path: looked.append(path) or Reply(body={"elsewhere": path})
+    with served(reached) as url, served(other) as elsewhere:
+        endpoint = Endpoint(url, PROBLEM.offer)
+        server = uvicorn.Server(
+            uvicorn.Config(Guard(Forwarding(endpoint), endpoint), port=free_port(), http="h11", log_level="error")
+        )
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            port = elsewhere.split(":")[2].split("/")[0]
+            with socket.create_connection(("127.0.0.1", server.config.port)) as client:
+                client.sendall(f"GET {target.format(port)} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+                said = b"".join(iter(lambda: client.recv(4096), b""))
+        finally:
+            server.should_exit = True
+            thread.join()
+    assert (b" 200 " in said, b"here" in said) == ((True, True) if target.startswith("/v1") else (False, False))
+    assert not looked
 
 
 def test_a_server_that_is_gone_is_a_sentence():

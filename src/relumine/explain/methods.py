@@ -8,7 +8,6 @@ compares them) and stand in its place because Captum repeats the forward pass fo
 a student's loss needs.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
@@ -49,10 +48,15 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Explanation(ABC):
-    """A way to explain. ``shows``: what its maps are."""
+class Explanation:
+    """A way to explain: what is made of the gradient at the input, or of gradients at several points.
+
+    shows:     what its maps are
+    elsewhere: whether gradients are taken at other points than the input, whose values are asked for besides
+    """
 
     shows: ClassVar[MapKind] = GRADIENT
+    elsewhere: ClassVar[bool] = False
 
     @property
     def kind(self) -> MapKind:
@@ -78,7 +82,7 @@ class Explanation(ABC):
         """What one answer with gradients costs behind this offer."""
         backward = self.gradients_per_map * offer.gradient_rows
         floats = offer.outputs + offer.gradient_rows * offer.dimension
-        return Cost(self._forward_passes, backward, floats)
+        return Cost(self.gradients_per_map + self.elsewhere, backward, floats)
 
     def maps(
         self,
@@ -100,48 +104,36 @@ class Explanation(ABC):
         """
         import torch
 
+        start = inputs.detach()
         with torch.enable_grad():
-            start = inputs.detach()
-            values, maps = self._explained(_MapRequest(module, start, classes, of, create_graph), rng)
-        return Explained(values, maps) if create_graph else Explained(values.detach(), maps.detach())
+            if not self.elsewhere:
+                leaf = start.requires_grad_()
+                values = outputs(module, leaf, of)
+                gradients = _gradients(values, leaf, _directions(classes, values), create_graph)
+            else:
+                points, weights = self._points(start, rng)
+                with torch.set_grad_enabled(create_graph):
+                    values = outputs(module, start, of)
+                leaf = points.flatten(0, 1).requires_grad_()
+                directions = _directions(classes, values).repeat_interleave(len(weights), 0)
+                each = _gradients(outputs(module, leaf, of), leaf, directions, create_graph)
+                each = each.view(*points.shape[:2], *each.shape[1:])
+                gradients = torch.einsum("p,npr...->nr...", weights, each)
+            shown = self._finished(start, gradients)
+        return Explained(values, shown) if create_graph else Explained(values.detach(), shown.detach())
 
-    @property
-    @abstractmethod
-    def _forward_passes(self) -> int: ...
-
-    @abstractmethod
-    def _explained(self, question: "_MapRequest", rng: int | np.random.Generator | None) -> Explained: ...
+    def _points(self, inputs: "Tensor", rng: int | np.random.Generator | None) -> "tuple[Tensor, Tensor]":
+        """Points n×P×shape and the P weights of their gradients: the inputs themselves, unless it looks elsewhere."""
+        return inputs.unsqueeze(1), inputs.new_ones(1)
 
     def _finished(self, inputs: "Tensor", gradients: "Tensor") -> "Tensor":
         """The map, from the input n×shape and the (averaged) gradients n×R×shape."""
         return gradients
 
 
-@dataclass(frozen=True, eq=False)
-class _MapRequest:
-    """What is explained: which module, where, which outputs, and whether the maps shall be differentiable."""
-
-    module: "torch.nn.Module"
-    inputs: "Tensor"
-    classes: "Classes | Tensor"
-    of: Of
-    create_graph: bool
-
-
 @dataclass(frozen=True)
 class Gradient(Explanation):
     """∇f(x): the raw gradient (Captum: Saliency with abs=False)."""
-
-    @property
-    def _forward_passes(self) -> int:
-        return 1
-
-    def _explained(self, question: _MapRequest, rng: int | np.random.Generator | None) -> Explained:
-        inputs = question.inputs.requires_grad_()
-        values = outputs(question.module, inputs, question.of)
-        directions = _directions(question.classes, values)
-        gradients = _gradients(values, inputs, directions, question.create_graph)
-        return Explained(values, self._finished(question.inputs, gradients))
 
 
 @dataclass(frozen=True)
@@ -165,33 +157,7 @@ class InputTimesGradient(Gradient):
 
 
 @dataclass(frozen=True)
-class _GradientSum(Explanation):
-    """A weighted sum of gradients at several points per input. Values are those at the input itself."""
-
-    @property
-    def _forward_passes(self) -> int:
-        return 1 + self.gradients_per_map
-
-    def _explained(self, question: _MapRequest, rng: int | np.random.Generator | None) -> Explained:
-        import torch
-
-        with torch.set_grad_enabled(question.create_graph):
-            values = outputs(question.module, question.inputs, question.of)
-        points, weights = self._points(question.inputs, rng)
-        flat = points.flatten(0, 1).requires_grad_()
-        directions = _directions(question.classes, values).repeat_interleave(self.gradients_per_map, 0)
-        there = outputs(question.module, flat, question.of)
-        gradients = _gradients(there, flat, directions, question.create_graph)
-        average = torch.einsum("p,npr...->nr...", weights, gradients.view(*points.shape[:2], *gradients.shape[1:]))
-        return Explained(values, self._finished(question.inputs, average))
-
-    @abstractmethod
-    def _points(self, inputs: "Tensor", rng: int | np.random.Generator | None) -> tuple["Tensor", "Tensor"]:
-        """Points n×P×shape and their P weights."""
-
-
-@dataclass(frozen=True)
-class SmoothGrad(_GradientSum):
+class SmoothGrad(Explanation):
     """(1/N) Σ ∇f(x + z_i), z_i ~ N(0, σ² I): the paper's appendix (its section 4 prints σ for the variance).
 
     sigma is in units of the input; the paper's choices are 1000 σ_D on MNIST and σ_D on CIFAR10, where σ_D is the
@@ -202,6 +168,7 @@ class SmoothGrad(_GradientSum):
     samples: int = 10
 
     shows = MapKind(Smoothing())
+    elsewhere = True
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.sigma) and self.sigma > 0):
@@ -234,13 +201,14 @@ class SmoothGrad(_GradientSum):
 
 
 @dataclass(frozen=True)
-class IntegratedGradients(_GradientSum):
+class IntegratedGradients(Explanation):
     """(x − x₀) ⊙ ∫₀¹ ∇f(x₀ + α(x − x₀)) dα, where every coordinate of x₀ is ``baseline``.
 
     Gauss–Legendre quadrature, as Captum does it.
     """
 
     shows = MapKind(path=True, times_input=True)
+    elsewhere = True
 
     steps: int = 50
     baseline: float = 0.0

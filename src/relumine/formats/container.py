@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from relumine.errors import TargetError
 
-_MOST_PARTS = 20_000
+_MOST_PARTS = 20_000  # as many as operations; a large network has some hundred weights
 # Weights hardly compress, text does: more than this, unpacked, is a bomb.
 _ALLOWANCE = 2**28
 _RATIO = 8
-_LARGEST = 2**33
+_LARGEST = 2**33  # 8 GiB, what an ordinary machine can hold
 
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 

@@ -23,7 +23,7 @@ from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
 from relumine.text import one_line
 
-_MOST_NODES = 20_000
+_MOST_NODES = 20_000  # a ResNet-152 has some 500
 
 # Element types and the like by their numbers in the format.
 _DTYPES = {7: torch.float32, 8: torch.float64, 5: torch.int64, 4: torch.int32, 12: torch.bool}

@@ -18,7 +18,7 @@ from relumine.text import one_line
 
 SCHEMES = ("models:/", "runs:/", "mlflow-artifacts:/")
 MLMODEL = "MLmodel"
-_MOST_BYTES = 2**20
+_MOST_BYTES = 2**20  # descriptions have some kilobytes
 # Below a folder with more files than these, models are not searched for.
 _MOST_FILES = 100_000
 

@@ -17,7 +17,7 @@ from relumine.formats.loaded import library
 
 # A protocol buffer cannot be larger than 2 GiB.
 _LARGEST_FILE = 2**31 - 1
-_MOST_NODES = 20_000
+_MOST_NODES = 20_000  # a ResNet-152 has some 500
 # Opset 7 (2017) brought today's broadcasting and batch normalisation.
 _OLDEST_OPSET = 7
 

@@ -27,7 +27,7 @@ CONFIG = "config.json"
 _REPOSITORY = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _NEEDED = (CONFIG, "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "preprocessor_config.json")
 _KINDS = {"ForImageClassification": "image", "ForSequenceClassification": "text"}
-_MOST_CONFIG = 2**20
+_MOST_CONFIG = 2**20  # configurations have some kilobytes
 _MOST_INDEX = 16 * 2**20  # some 100 bytes for each tensor
 # Fields of a configuration that bring code, other libraries or other models along.
 _REFUSED = ("auto_map", "quantization_config", "custom_pipelines")

@@ -58,7 +58,7 @@ NumToTensor unchecked_cast Uninitialized CallFunction CallMethod isinstance dtyp
 DictConstruct shape data
 """
 _PRIM = frozenset(_PRIMITIVES.split())
-_MOST_ROUNDS = 1000
+_MOST_ROUNDS = 1000  # of a loop: more than any unrolled layer needs
 
 
 def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> Loaded:

@@ -25,7 +25,7 @@ _OF_NODES = ("left_children", "right_children", "split_indices", "split_conditio
 # One number of each type of UBJSON, by its letter.
 _NUMBERS = {"i": ">b", "U": ">B", "I": ">h", "u": ">H", "l": ">i", "m": ">I", "L": ">q", "d": ">f", "D": ">d"}
 _CONSTANTS = {"Z": None, "T": True, "F": False}
-_DEEPEST = 32
+_DEEPEST = 32  # XGBoost's own files are some ten levels deep
 
 
 def load_xgboost(path: Path, _: tuple[int, ...] | None = None) -> Loaded:

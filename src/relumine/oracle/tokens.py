@@ -21,7 +21,7 @@ from relumine.text import one_line
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Attribution = Literal["input-times-gradient", "integrated-gradients"]
 
-_ROWS_AT_ONCE = 32
+_ROWS_AT_ONCE = 32  # of 128 tokens and 768 coordinates: 12 MB in float32 for each class
 # Gauss–Legendre nodes, as many as Captum's default has steps. Normalised embeddings make gradients steep near the
 # baseline, so that sums are off f(x) − f(baseline) by some percent; tests/unit/test_tokens.py holds how far.
 _NODES = 50

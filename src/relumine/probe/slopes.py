@@ -9,7 +9,7 @@ from relumine.oracle.base import Array, DType, explained_outputs
 from relumine.probe.known import Known
 
 _POINTS = 3
-_DIRECTIONS = 2
+_DIRECTIONS = 2  # at each point: a kink spoils one of them at most times
 
 # Step of a slope, as a share of the input's size; how far a slope may be off, as a share of their size, to count as
 # predicted.

@@ -31,7 +31,7 @@ class Forwarding:
         endpoint.require_authorization()
         addresses = [protocol_of(endpoint).url(gradients=gradients) for gradients in (False, True)]
         self._servers = {urlsplit(url).path: url for url in reversed(addresses)}
-        self._first = "{0.scheme}://{0.netloc}".format(urlsplit(endpoint.url))
+        self._first = httpx.URL("{0.scheme}://{0.netloc}".format(urlsplit(endpoint.url)))
         self._secret = os.environ.get(endpoint.authorization_env, "")
         # Its own transport, so that no proxy of the environment comes between; connections are kept for the next one.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
@@ -80,4 +80,5 @@ class Forwarding:
         headers["accept-encoding"] = "identity"
         if self._secret:
             headers["authorization"] = self._secret
-        return {"method": scope["method"], "url": self._servers.get(path, self._first + path), "headers": headers}
+        url = self._servers.get(path) or self._first.copy_with(raw_path=scope["raw_path"])
+        return {"method": scope["method"], "url": url, "headers": headers}

@@ -41,12 +41,10 @@ App = Callable[[Any, Receive, Send], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
 # Headers of a request that are about its body or its connection, which the request behind has of its own.
-_OWN = {
-    *(b"content-length", b"content-type", b"content-encoding", b"transfer-encoding", b"accept-encoding"),
-    b"connection",
-}
+_OF_BODIES = {b"content-length", b"content-type", b"content-encoding", b"transfer-encoding"}
+_OWN = {*_OF_BODIES, b"accept-encoding", b"connection"}
 _QUOTE = ord('"')
-_MOST_AT_ONCE = 64
+_MOST_AT_ONCE = 64  # questions that wait for the application in a thread
 
 
 @dataclass
@@ -90,7 +88,8 @@ class Guard:
     seed:     source of a defence's noise; None is one that nobody can guess
     limits:   of one request
 
-    GET and HEAD without a query pass; everything else is 404, as other ways to the same model would be ways around.
+    GET and HEAD without a query pass, without a body; everything else is 404, as other ways to the same model would be
+    ways around.
     """
 
     def __init__(
@@ -122,8 +121,10 @@ class Guard:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         """One connection, as ASGI has it."""
-        if scope["type"] == "lifespan" or _only_looks(scope):
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
+        elif _only_looks(scope):
+            await self._app(_without_body(scope), _nothing(receive), send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -292,7 +293,32 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _only_looks(scope: Any) -> bool:
-    return scope["type"] == "http" and scope["method"] in ("GET", "HEAD") and not scope.get("query_string")
+    """A path without a slash in front, behind the address of a server elsewhere, would be the name of another one."""
+    if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD") or scope.get("query_string"):
+        return False
+    return bool((scope.get("raw_path") or scope["path"].encode()).startswith(b"/"))
+
+
+def _without_body(scope: Any) -> Any:
+    """A question must not come along: some applications answer a GET as they do a POST."""
+    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _OF_BODIES]
+    return {**scope, "headers": kept}
+
+
+def _nothing(receive: Receive) -> Receive:
+    """An empty body, and then nothing until the client is gone."""
+    begun = False
+
+    async def receive_nothing() -> Message:
+        nonlocal begun
+        if not begun:
+            begun = True
+            return {"type": "http.request", "body": b"", "more_body": False}
+        while (message := await receive())["type"] != "http.disconnect":
+            pass
+        return message
+
+    return receive_nothing
 
 
 def _like(numbers: Array, shape: tuple[int, ...], otherwise: tuple[int, ...]) -> Array:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from relumine.errors import MisuseError
 
-_SHORTEST_TOKEN = 8
+_SHORTEST_TOKEN = 8  # of characters, as NIST SP 800-63B has it for passwords
 # Who has one address of IPv6 usually has all that begin with the same 64 bits.
 _IPV6_BITS = 64
 

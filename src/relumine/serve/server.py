@@ -9,7 +9,7 @@ import uvicorn
 from relumine.errors import MisuseError
 from relumine.serve.guard import App
 
-_SECONDS_TO_FINISH = 10
+_SECONDS_TO_FINISH = 10  # as long as docker stop waits
 
 
 def listen(host: str, port: int, *, needs_keys: bool) -> socket.socket:

@@ -26,7 +26,7 @@ _MOST_BYTES = 256 * 2**20
 # Of an error's body no more is read than is shown.
 BYTES_OF_ERRORS = 2**16
 
-_STEP = 2**16
+_STEP = 2**16  # bytes read, unpacked or counted at a time: they fit a processor's cache
 _PACKED = {"gzip": zlib.MAX_WBITS | 16, "deflate": zlib.MAX_WBITS}
 
 _now = threading.local()  # the deadline of this thread's exchange
