@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 # One glyph per series besides its colour, as paths around the origin: circle, square, triangle, diamond, cross, …
 GLYPHS = (
@@ -91,8 +92,7 @@ class Chart:
         return Drawing(self, "wide", 1000, 460), Drawing(self, "narrow", 360, 380)
 
 
-@dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     """Where a caption stands, seen from its point, and which end is there."""
 
     dx: float
@@ -100,8 +100,7 @@ class Caption:
     anchor: str
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """A line of the grid and its number."""
 
     at: float
@@ -192,8 +191,7 @@ _AROUND = (
 )
 
 
-@dataclass(frozen=True)
-class _Box:
+class _Box(NamedTuple):
     left: float
     top: float
     right: float
