@@ -91,12 +91,8 @@ def _clipped(network: Network, tolerance: float) -> Network | None:
 
 def _pairs(rows: Array, outputs: Array, tolerance: float) -> Array | None:
     """h/2×2: which units belong together, if all do."""
-    parallel = np.abs(rows @ rows.T) > 1 - tolerance
+    first, second = np.nonzero(np.triu(np.abs(rows @ rows.T) > 1 - tolerance, k=1))
     lengths = np.linalg.norm(outputs, axis=0)
-    opposite = np.linalg.norm(outputs[:, :, None] + outputs[:, None, :], axis=0) <= tolerance * lengths
-    same = parallel & opposite
-    np.fill_diagonal(same, False)
-    if not (same.sum(axis=1) == 1).all():
-        return None
-    partner = same.argmax(axis=1)
-    return np.array([(i, j) for i, j in enumerate(partner) if i < j])
+    opposite = np.linalg.norm(outputs[:, first] + outputs[:, second], axis=0) <= tolerance * lengths[first]
+    pairs: Array = np.stack([first[opposite], second[opposite]], axis=1)
+    return pairs if np.array_equal(np.sort(pairs.ravel()), np.arange(len(rows))) else None

@@ -338,18 +338,19 @@ class LineSearch:
     def _depth_first(self) -> list[float]:
         """Halve one gap until a half shows no change: soon if the function is piecewise linear, never if it is smooth.
 
+        The gap that bends most for its width: where a smooth function hardly bends, a half may show no change either.
         Asked breadth first, a smooth function doubles the number of questions with every round.
         """
         low, high, halvings = self._probe or (-np.inf, np.inf, 0)
         inside = [gap for gap in self.gaps if low <= gap.left.t and gap.right.t <= high]
-        narrow = min(inside, key=lambda gap: gap.right.t - gap.left.t, default=None)
-        if narrow is None or len(inside) == 1 or self.closed(narrow):
+        sharpest = max(inside, key=lambda gap: gap.steepness / (gap.right.t - gap.left.t) ** 2, default=None)
+        if sharpest is None or len(inside) == 1 or self.closed(sharpest):
             self._probe, self._doubt = None, 4 * len(self.sights)
             return []
         if halvings > _HALVINGS:
             raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"a stretch of a line halved {_HALVINGS} times bends everywhere")
-        self._probe = narrow.left.t, narrow.right.t, halvings + 1
-        return [narrow.middle]
+        self._probe = sharpest.left.t, sharpest.right.t, halvings + 1
+        return [sharpest.middle]
 
     def _wanted(self) -> list[float]:
         gaps = self.gaps

@@ -86,7 +86,7 @@ class TwoLayer:
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)
             outcome, remark = attempt(run.reconstruct)
         clone, evidence = run.clone(), run.evidence(remark)
-        if isinstance(clone, Network):
+        if isinstance(clone, Network) and outcome is Outcome.RECOVERED:
             clone = named(clone, evidence.noise_floor or 0.0)
         return Reconstruction(clone, outcome, meter.spent.since(before), evidence, repr(self))
 
