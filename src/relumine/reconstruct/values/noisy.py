@@ -26,8 +26,9 @@ from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
 
 # Attempts to build and fit a network; in each, of up to _LINES lines the one that shows most breakpoints, farthest
-# apart, is taken. At least two lines, since one may hide a breakpoint.
-_ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 8
+# apart, is taken. At least two lines, since one may hide a breakpoint. On short lines, of 25 networks 6-8-1 in a box 21
+# were recovered in 8 attempts, 24 in 16.
+_ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 16
 _LINES, _LEAST_LINES = 8, 2
 # The gradient of the narrowest region is good enough if it errs by less than this part.
 _GOOD = 0.03
