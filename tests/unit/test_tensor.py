@@ -48,3 +48,15 @@ def test_far_fewer_gradient_queries_than_units(d, h, K, most, seed):
     assert error(result, problem, 1000) <= 1e-9
     assert result.spent.gradient_queries <= most
     assert result.spent.value_queries <= 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_answers_rounded_to_four_decimals_are_decomposed_and_averaged(seed):
+    problem = two_layer(100, 48, 10, seed=seed)
+    result = rl.TwoLayer()(problem.changed(decimals=4).oracle, rng=seed)
+    fresh = np.random.default_rng(seed).standard_normal((4000, 100))
+    same = result.predict(fresh).argmax(axis=1) == problem.predict(fresh).argmax(axis=1)
+    assert result.outcome is RECOVERED
+    assert same.mean() >= 0.998
+    assert error(result, problem, 1000) <= 2 * result.evidence.accuracy
+    assert result.spent.gradient_queries <= 80

@@ -6,7 +6,7 @@ where g_i says that the unit switched is a proof that costs no queries: another 
 2^−N (De Lathauwer 2006; Dreesen, Ishteva, Schoukens 2015 for the decomposition).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from scipy.linalg import svd
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.tensor.alternating import alternated
+from relumine.reconstruct.tensor.errors import largest
 from relumine.reconstruct.tensor.patterns import Pattern, patterns_in
 from relumine.reconstruct.tensor.units import Units, no_units
 
@@ -26,8 +27,11 @@ _LARGEST_GAP = 1e-2
 _TURNS = 2
 # Terms explain the tensor if what they leave is no larger than this many errors.
 _SLACK = 4
-# The sine of the angle below which a term lies in the span of others.
-_DEPENDENT = 1e-3
+# The sine of the angle below which a term lies in the span of others; with noise this many times the root of its gap.
+_DEPENDENT, _DEPENDENT_BY_NOISE = 1e-3, 8.0
+# A pattern's gap is the squared sine of an angle, which is bounded by the norm of the errors over the least singular
+# value; and a row's error at an input is normal with this many deviations as a bound.
+_SINES, _DEVIATIONS = 6.0, 4.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,12 +39,27 @@ class Tensor:
     """Differences M_n (N×K×(d+1)) between the pieces at ``points`` N×(d+1) and at ``base``, [x, 1] or a multiple.
 
     error: the length that one M_n may have where no unit switched
+    deviation: the standard deviation of what rounding adds to every number, independently
     """
 
     differences: Array
     points: Array
     base: Array
     error: float
+    deviation: float = 0.0
+
+    def spread(self, rows: int, columns: int) -> float:
+        """The largest singular value of errors in an unfolding of this shape."""
+        return float(self.error * np.sqrt(len(self.points)) + largest(self.deviation, rows, columns))
+
+    @property
+    def gap(self) -> float:
+        """By how much the eigenvalue of a true pattern may be off."""
+        N, K = self.differences.shape[:2]
+        left, sizes = self.spectrum()
+        turned = self.deviation * (np.sqrt(N * K) + np.sqrt(left.shape[1]))
+        least = float(sizes[-1])
+        return float(max(_GAP, 4 * N * (self.error / least) ** 2, _SINES * (turned / least) ** 2))
 
     @property
     def rank(self) -> int:
@@ -51,12 +70,12 @@ class Tensor:
         """The column space: orthonormal NK×r, and its singular values."""
         N, K, D = self.differences.shape
         left, sizes = _svd(self.differences.reshape(N * K, D))
-        rank = int((sizes > self.error * np.sqrt(N)).sum())
+        rank = int((sizes > self.spread(N * K, D)).sum())
         return left[:, :rank], sizes[:rank]
 
     def at(self, chosen: NDArray[np.bool_]) -> "Tensor":
         """Only some of the points."""
-        return Tensor(self.differences[chosen], self.points[chosen], self.base, self.error)
+        return replace(self, differences=self.differences[chosen], points=self.points[chosen])
 
     def telling(self) -> NDArray[np.bool_]:
         """N: the points that tell units apart.
@@ -82,9 +101,9 @@ class Tensor:
         K = self.differences.shape[1]
         flat = np.moveaxis(self.differences, 1, 0).reshape(K, -1)
         directions, sizes, _ = np.linalg.svd(flat, full_matrices=False)
-        basis = directions[:, sizes > self.error * np.sqrt(len(self.points))]
+        basis = directions[:, sizes > self.spread(*flat.shape)]
         fewer = np.einsum("nkd,kj->njd", self.differences, basis)
-        return Tensor(fewer, self.points, self.base, self.error), basis
+        return replace(self, differences=fewer), basis
 
 
 def _svd(matrix: Array) -> tuple[Array, Array]:
@@ -125,28 +144,29 @@ def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | N
     if terms is None:
         return None
     counts, inverse = terms.counts, terms.inverse
-    doubtful = [(np.abs(inverse @ _terms(p)) > _DEPENDENT).any(axis=1) for p in terms.others]
+    doubtful = [(np.abs(inverse @ _terms(p)) > _dependent(fewer.gap, fewer)).any(axis=1) for p in terms.others]
     alone = (np.repeat(counts, counts) == 1) & ~np.any([np.zeros(len(inverse), dtype=bool), *doubtful], axis=0)
     every = np.repeat(np.array(terms.patterns, dtype=object), counts)
     single = [p for p, sure in zip(every, alone, strict=True) if sure]
     directions = np.array([outputs @ p.outputs[:, 0] for p in single]).reshape(-1, len(outputs))
     units = Units(directions, terms.rows[alone])
-    return _proved(units, single, tensor) if single else no_units(len(outputs), tensor.points.shape[1] - 1)
+    lengths = np.linalg.norm(inverse[alone], axis=1)
+    return _proved(units, single, tensor, lengths) if single else no_units(len(outputs), tensor.points.shape[1] - 1)
 
 
 def terms_of(fewer: Tensor, rng: np.random.Generator, most: int) -> Terms | None:
     """Terms whose sum is this tensor, which reaches all its outputs."""
-    left, sizes = fewer.spectrum()
+    left = fewer.spectrum()[0]
     N, K, D = fewer.differences.shape
     rank = left.shape[1]
     if rank == 0 or K < 2 or (rank >= N * K and N > 1) or rank >= D:
         return None
-    gap = max(_GAP, 4 * N * (fewer.error / float(sizes[-1])) ** 2)
+    gap = fewer.gap
     if gap > _LARGEST_GAP:
         return None
     basis = left.reshape(N, K, rank)
     patterns = patterns_in(basis, gap) if most >= N else alternated(basis, gap, rng)
-    chosen, others = _independent(patterns, left)
+    chosen, others = _independent(patterns, left, _dependent(gap, fewer))
     if sum(p.outputs.shape[1] for p in chosen) != rank:
         return None
     flat = fewer.differences.reshape(N * K, D)
@@ -155,7 +175,7 @@ def terms_of(fewer: Tensor, rng: np.random.Generator, most: int) -> Terms | None
     terms = np.concatenate([_terms(p) for p in chosen], axis=1)
     inverse = np.linalg.pinv(terms)
     rows = inverse @ flat
-    if np.linalg.norm(flat - terms @ rows, ord=2) > _SLACK * fewer.error * np.sqrt(N):
+    if np.linalg.norm(flat - terms @ rows, ord=2) > _SLACK * fewer.spread(N * K, D):
         return None
     return Terms(fewer, chosen, rows, inverse, others)
 
@@ -180,7 +200,11 @@ def _terms(pattern: Pattern) -> Array:
     return terms.reshape(-1, pattern.outputs.shape[1])
 
 
-def _independent(patterns: list[Pattern], left: Array) -> tuple[list[Pattern], list[Pattern]]:
+def _dependent(gap: float, tensor: Tensor) -> float:
+    return max(_DEPENDENT, _DEPENDENT_BY_NOISE * float(np.sqrt(gap))) if tensor.deviation else _DEPENDENT
+
+
+def _independent(patterns: list[Pattern], left: Array, dependent: float) -> tuple[list[Pattern], list[Pattern]]:
     """Patterns whose terms are a basis, those of few points first, and patterns that are sums of these.
 
     Two units that switch at point n only, and two at m only, share an output direction if there are three outputs:
@@ -190,7 +214,7 @@ def _independent(patterns: list[Pattern], left: Array) -> tuple[list[Pattern], l
     for pattern in sorted(patterns, key=lambda p: float(p.points.sum())):
         shown = left.T @ _terms(pattern) / np.sqrt(pattern.points.sum())
         new, sizes, turn = np.linalg.svd(shown - basis @ (basis.T @ shown), full_matrices=False)
-        count = int((sizes > _DEPENDENT).sum())
+        count = int((sizes > dependent).sum())
         if count:
             basis = np.hstack([basis, new[:, :count]])
             chosen.append(Pattern(pattern.points, pattern.outputs @ turn[:count].T))
@@ -199,10 +223,15 @@ def _independent(patterns: list[Pattern], left: Array) -> tuple[list[Pattern], l
     return chosen, others
 
 
-def _proved(units: Units, patterns: list[Pattern], tensor: Tensor) -> Units:
-    """Those that are off at the base and on exactly where they switched, turned around where need be."""
+def _proved(units: Units, patterns: list[Pattern], tensor: Tensor, lengths: Array) -> Units:
+    """Those that are off at the base and on exactly where they switched, turned around where need be.
+
+    lengths: of the combinations of answers that are the rows; rounding has no say where it may have turned the sign
+    """
     everywhere = np.concatenate([tensor.base[None], tensor.points])
     expected = np.array([[0.0, *p.points] for p in patterns]) * 2 - 1
-    agree = np.sign(units.rows @ everywhere.T) * expected
-    right = np.abs(agree.sum(axis=1)) == len(everywhere)
-    return units.turned(np.where(agree[:, 0] < 0, -1.0, 1.0)).at(right)
+    signals = units.rows @ everywhere.T
+    unclear = _DEVIATIONS * tensor.deviation * np.outer(lengths, np.linalg.norm(everywhere, axis=1))
+    agree = np.where(np.abs(signals) < unclear, 0.0, np.sign(signals) * expected)
+    right = (np.abs(agree.sum(axis=1)) == np.abs(agree).sum(axis=1)) & agree.any(axis=1)
+    return units.turned(np.where(agree.sum(axis=1) < 0, -1.0, 1.0)).at(right)

@@ -21,6 +21,9 @@ _FAR_DIRECTIONS = 1
 _FAR_ROUNDS = 4
 # After this many compared points in a row whose Jacobian shows no new unit, something else is wrong.
 _IN_VAIN = 3
+# Rounded answers are averaged until the clone is this exact, relative to the largest answer, or four times as many were
+# asked. Of 784-64-10 with four decimals 16 gradient queries leave 7e-4 and an agreement of 99.9 % to 99.97 %.
+_PRECISE, _DOUBLINGS = 3e-4, 2
 
 
 class TensorRun(TwoLayerRun):
@@ -118,6 +121,16 @@ class TensorRun(TwoLayerRun):
             self._searched.add(point[None], self._searched.main)
             self._searched.run()
         return self._units > before
+
+    def _polish(self) -> None:
+        """Behind rounding more answers with gradients make the fit more exact: twice as many, until it is."""
+        super()._polish()
+        for _ in range(_DOUBLINGS if self.noise.absolute > 0 else 0):
+            if self._uncertainty is None or self._uncertainty <= _PRECISE * self.comparison.size:
+                return
+            with self.meter.phase("average"):
+                self._ask(self._fresh(len(self.asker.oracle.answers().jacobians)))
+            super()._polish()
 
     def _mend(self) -> None:
         futile = 0

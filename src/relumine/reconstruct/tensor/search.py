@@ -17,6 +17,7 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
+from relumine.reconstruct.tensor.errors import alike, deviation, independent, turned_at
 from relumine.reconstruct.tensor.joint import jointly
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.refinement import refined
@@ -92,7 +93,7 @@ class TensorSearch:
         self.clusters = [self.main]
         self._futile = self._gathered = 0
         self.reached = 1
-        self._exact = seen.noise.floor < 1e-12
+        self._exact, self._deviation = seen.noise.floor < 1e-12, deviation(seen.noise)
         self._slack = _SLACK[self._exact]
         self._size = float(np.linalg.norm(seen.jacobians[0]))
         self._walk: Walk | None = None
@@ -107,14 +108,21 @@ class TensorSearch:
 
     @property
     def error(self) -> float:
-        """By how much two pieces may differ that are the same."""
-        growing = self._slack + sqrt(len(self.units))
-        return self.noise.of(self._size, self.outputs * (self.dimension + 1)) * growing
+        """The largest singular value by which two pieces may differ that are the same."""
+        return float(self._bound(1.0))
 
     def _error(self, *places: int) -> float:
         """The same for pieces seen at these places: far out offsets are less exact."""
-        far = max(float(np.linalg.norm(self.seen.points[i])) for i in places)
-        return self.error * max(1.0, far / self._column)
+        return float(self._bound(self._far(list(places)).max()))
+
+    def _far(self, places: list[int]) -> Array:
+        """How many times as far out as the base these places are, or 1."""
+        far: Array = np.maximum(1.0, np.linalg.norm(self.seen.points[places], axis=1) / self._column)
+        return far
+
+    def _bound(self, far: Array | float) -> Array:
+        growing = self._slack + sqrt(len(self.units))
+        return growing * (alike(self.noise, self._size, far) + independent(self._deviation, self.rest.shape[1:], far))
 
     # -- asking
 
@@ -150,6 +158,10 @@ class TensorSearch:
         self._futile = 0
         self.units = self.units.and_(units)
         self.rest = self.rest - self._scaled(units.pieces(self.seen.points))
+        if self._deviation:
+            places = [0, *self.unexplained(self.main)]
+            scaled = Units(self.units.outputs, self._scaled(self.units.rows[None])[0])
+            self.rest = turned_at(places, self.rest, scaled, self._homogeneous(places))
 
     def refine(self, places: list[int]) -> None:
         """Fit all known units to the differences between neighbours among these places.
@@ -181,13 +193,17 @@ class TensorSearch:
             return []
         left = self.rest[cluster.members] - self.rest[cluster.base]
         sizes = np.linalg.norm(left, axis=(1, 2))
-        errors = self.error * np.maximum(1, np.linalg.norm(self.seen.points[cluster.members], axis=1) / self._column)
+        errors = self._bound(self._far(cluster.members))
         order = [i for i in np.argsort(sizes) if sizes[i] > errors[i] and np.linalg.norm(left[i], ord=2) > errors[i]]
         return [cluster.members[i] for i in order]
 
     def _tensor(self, base: int, places: list[int]) -> Tensor:
         differences = self.rest[places] - self.rest[base]
-        return Tensor(differences, self._homogeneous(places), self._homogeneous([base])[0], self._error(*places))
+        places_and_base = self._homogeneous(places), self._homogeneous([base])[0]
+        if self._deviation == 0:
+            return Tensor(differences, *places_and_base, self._error(*places))
+        exact = alike(self.noise, self._size, self._far(places).max())
+        return Tensor(differences, *places_and_base, float(exact), self._deviation)
 
     def ranks(self, base: int, places: list[int]) -> list[int]:
         """For every beginning of these places: the rank of what is left there, compared with the base."""
@@ -213,7 +229,7 @@ class TensorSearch:
 
     def linear(self) -> Array:
         """K×(d+1): what all pieces share that are explained, besides units."""
-        same = np.linalg.norm(self.rest - self.rest[0], axis=(1, 2)) <= self.error
+        same = np.linalg.norm(self.rest - self.rest[0], ord=2, axis=(1, 2)) <= self.error
         mean = self.rest[same].mean(axis=0)
         if np.linalg.norm(mean[:, :-1]) <= self.error:
             mean[:, :-1] = 0.0
@@ -237,12 +253,18 @@ class TensorSearch:
         if cluster.failures > _SHARED and len(self.units) == cluster.known:
             return False
         fits = self._fitting(cluster, places)
-        if not fits:
-            return False
-        if self._accepted(decomposed(self._tensor(cluster.base, fits), self._rng, self._most)):
+        return bool(fits) and self._decomposed(cluster, places, fits)
+
+    def _decomposed(self, cluster: Cluster, places: list[int], fits: list[int]) -> bool:
+        """Whether units were told apart at some of the unexplained places."""
+        tensor = self._tensor(cluster.base, fits)
+        units = decomposed(tensor, self._rng, self._most)
+        cluster.tried = len(places)
+        if self._deviation and units is not None and len(units) < tensor.rank and len(places) < self._most:
+            return False  # another point tells the others apart; subtracting these would add their errors to the rest
+        if self._accepted(units):
             cluster.tried = cluster.failures = 0
             return True
-        cluster.tried = len(places)
         cluster.failures += 1
         cluster.known = len(self.units)
         return False
