@@ -1,6 +1,5 @@
 """The tables and figures of docs/deep.md, from the rows of benchmarks/deep.py."""
 
-import textwrap
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +18,8 @@ Row = dict[str, Any]
 def write(rows: dict[str, list[Row]]) -> None:
     """Replace what stands between the page's markers, and draw the figures beside it."""
     page = PAGE.read_text()
-    for name in ("patterns", "unseen", "trained_single", "networks", "fresh", "trained", "expanding", "single"):
-        page = _replaced(page, name, _table(rows[name]))
-    page = _replaced(page, "growth", _growth(rows["depth"], rows["width"]))
+    for name, group in rows.items():
+        page = _replaced(page, name, _table(group))
     PAGE.write_text(page)
     draw_slice(PAGE.with_name("deep-slice.png"))
     draw_follow(PAGE.with_name("deep-follow.png"))
@@ -68,54 +66,6 @@ def _table(rows: list[Row]) -> str:
             f"{mean(seconds):.1f} ({max(seconds):.1f}) |"
         )
     return "\n".join(lines)
-
-
-def _growth(depth: list[Row], width: list[Row]) -> str:
-    """Queries of the recovered runs against the number of units, with an exponent fitted on logarithms."""
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    lines = [
-        "| networks | recovered | units | gradient queries, mean | all queries, mean |",
-        "|---|---|---|---|---|",
-    ]
-    fitted = []
-    for axis, (name, rows) in zip(figure.subplots(1, 2), {"depth": depth, "width": width}.items(), strict=True):
-        units, gradients, everything = [], [], []
-        for widths, group in _grouped(rows).items():
-            good = [row for row in group if row["outcome"] == "RECOVERED"]
-            lines.append(f"| {widths} | {len(good)} of {len(group)} | {_units(widths)} | " + _means(good) + " |")
-            units += [_units(widths)] * len(good)
-            gradients += [row["gradient_queries"] for row in good]
-            everything += [row["gradient_queries"] + row["value_queries"] for row in good]
-        axis.loglog(units, gradients, "o", ms=4, label="gradient queries")
-        axis.loglog(units, everything, "x", ms=4, label="all queries")
-        for numbers, kind in ((gradients, "gradient queries"), (everything, "all queries")):
-            if len(set(units)) > 1:
-                slope, error, offset = _exponent(units, numbers)
-                ends = np.array([min(units), max(units)])
-                axis.loglog(ends, np.exp(offset) * ends**slope, "-", lw=1, color="grey")
-                fitted.append(f"{kind} grow as units^({slope:.2f} ± {error:.2f}) with {name}")
-        axis.set(xlabel="hidden units", ylabel="queries", title=f"growing {name}")
-        axis.set_xticks(sorted(set(units)), sorted(set(units)), minor=False)
-        axis.set_xticks([], minor=True)
-        axis.legend(fontsize=8)
-    figure.savefig(PAGE.with_name("deep-growth.png"), dpi=120)
-    fits = f"Fitted over the recovered runs, with standard errors: {'; '.join(fitted)}."
-    return "\n".join([*lines, "", *textwrap.wrap(fits, 120)])
-
-
-def _exponent(units: list[int], numbers: list[int]) -> tuple[float, float, float]:
-    """The slope of a line through the logarithms, its standard error, and the offset."""
-    x, y = np.log(units), np.log(numbers)
-    slope, offset = np.polyfit(x, y, 1)
-    rest = y - slope * x - offset
-    return slope, float(np.sqrt(rest @ rest / max(len(x) - 2, 1) / ((x - x.mean()) ** 2).sum())), offset
-
-
-def _means(good: list[Row]) -> str:
-    if not good:
-        return "– | –"
-    gradients = mean(row["gradient_queries"] for row in good)
-    return f"{gradients:.0f} | {gradients + mean(row['value_queries'] for row in good):.0f}"
 
 
 def draw_slice(path: Path) -> None:

@@ -5,7 +5,10 @@ import pytest
 
 import relumine as rl
 from problems import Problem, network
+from relumine.reconstruct.deep.all_on import AllOn
 from relumine.reconstruct.deep.book import Book
+from relumine.reconstruct.deep.corner import first_biases
+from relumine.reconstruct.deep.duals import DualSearch, PatternLayer
 from relumine.reconstruct.deep.last import assembled, last_layer
 from relumine.reconstruct.deep.layers import Layers
 from relumine.reconstruct.deep.precision import precision_for
@@ -28,6 +31,67 @@ def book_of(problem: Problem, count: int, seed: int) -> Book:
     book = Book(problem.offer.dimension, problem.offer.outputs)
     book.add(points, rl.Answer(problem.logits(points), problem.jacobian(points)))
     return book
+
+
+# Dual vectors
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("outputs", [2, 3, 8])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_jacobians_at_random_points_show_a_first_layer(outputs, seed):
+    problem, rng = network(40, 20, 10, outputs, seed=seed), np.random.default_rng(seed)
+    points = 4 * rng.standard_normal((240 // outputs, 40))
+    layer = DualSearch(points, problem.jacobian(points), 1e-16).run(rng)
+    cosines = layer.rows @ unit(problem.A).T
+    assert sorted(cosines.argmax(axis=1)) == list(range(20))
+    np.testing.assert_allclose(cosines.max(axis=1), 1, atol=1e-9)
+    on = points @ problem.A.T + problem.b > 0
+    assert np.array_equal(layer.on, on[:, cosines.argmax(axis=1)])
+
+
+def test_jacobians_that_return_are_no_further_equations():
+    problem, rng = network(20, 10, 5, 3, seed=0), np.random.default_rng(0)
+    points = rng.standard_normal((20, 20))
+    once = DualSearch(points, problem.jacobian(points), 1e-16)
+    again = np.concatenate([points, points * (1 + 1e-9)])
+    assert DualSearch(again, problem.jacobian(again), 1e-16).equations == once.equations
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_first_layers_biases_show_at_its_corner(seed):
+    problem, rng = network(40, 20, 10, 3, seed=seed), np.random.default_rng(seed)
+    sizes = np.linalg.norm(problem.A, axis=1)
+    truth = problem.b / sizes
+    below, above = -truth - rng.uniform(0.01, 0.1, 20), -truth + rng.uniform(0.01, 0.1, 20)
+    layer, asked = PatternLayer(unit(problem.A), below, above, np.zeros((0, 20), dtype=bool)), []
+
+    def ask(points: np.ndarray) -> tuple[np.ndarray, rl.Answer]:
+        asked.extend(points)
+        return points, rl.Answer(problem.logits(points), problem.jacobian(points))
+
+    np.testing.assert_allclose(first_biases(ask, layer, 1e-7), truth, atol=1e-9)
+    assert len(asked) <= 30
+
+
+@pytest.mark.parametrize("rows_known", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_units_of_two_known_layers_are_on_in_their_region_and_its_coordinates_lead_back(rows_known, seed):
+    problem, rng = network(30, 12, 4, 3, 2, seed=seed), np.random.default_rng(seed)
+    (A, B, C, _), (a, b, *_) = problem.weights, problem.biases
+    nothing = np.zeros((0, 1), dtype=bool)
+    first = PatternLayer(A, -a, -a, nothing)
+    # Where the first layer is on, the second is B·(Ax + a) + b.
+    region = AllOn([first, PatternLayer(B, -B @ a - b, -B @ a - b, nothing)], 4 * np.ones(12), None, rng)
+    if rows_known:
+        region.rows = np.linalg.svd(C, full_matrices=False)[2]
+    points = region.points(20) @ region.inward.T @ region.lift.T
+    inner = points @ A.T + a
+    assert inner.min() > -1e-9
+    assert (np.maximum(inner, 0) @ B.T + b).min() > -1e-9
 
 
 # Regions

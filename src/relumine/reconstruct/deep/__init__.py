@@ -3,8 +3,8 @@
     duals.py: a layer's rows and activation patterns from Jacobians ──> ascent.py: layer after layer, at points
         where all units below are on (all_on.py) ──> top.py: the last hidden layer by its tensor ──> verified
 
-Where that ends (fewer outputs than four, more units than inputs, units that no chosen point switches), lines are
-searched:
+Where that ends (one output, more units than inputs, few outputs and more than two hidden layers, units that no chosen
+point switches), lines are searched; a first layer that was found is kept, with biases from corner.py:
 
     search.py: breakpoints on lines ──> units.py: hyperplanes of first-layer units
         ──> growth.py: layer after layer; next.py finds the next one through pullback.py and follow.py

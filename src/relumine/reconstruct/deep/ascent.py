@@ -22,16 +22,18 @@ from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 
-# Equations per unit of a layer before it is searched, and by how much they grow when that was not enough, so often.
-# Half of them come from points where a unit is off, and determine its dual vector twice or more.
-# In later layers the off-sets of units are often nested, and more points are needed to part them; one round of them.
-_EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, 8
+# Equations per unit of a layer before it is searched: half of them come from points where a unit is off, and determine
+# its dual vector three times. By what part answers grow when that was not enough, and how often, in the first layer and
+# in later ones: if a later one is not found soon, its units hardly switch where all below are on.
+_EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, (15, 4)
 _FIRST = 6
 # So many times more answers than have that many equations show the same Jacobians again and again.
 _REPEATED = 3
-# With fewer outputs too many points must have a unit off together for random ones to do. Three sufficed for first
-# layers, but a network of three hidden layers, 40-20-10-10-3, then took half as many queries again as lines do.
+# With one output lines are as cheap: a dual vector takes more points than there are units, all with that unit off.
 FEWEST = 2
+# Layers between the first and the last are left to lines if there are fewer outputs: of 40-20-10-10-3 the second layer
+# was found in half of the networks, for as many answers as lines take to show it.
+_BETWEEN = 4
 # Inputs are asked at this multiple of the scale of the data, as those of one hidden layer are (tensor/run.py).
 _LARGER = 4.0
 # They are smaller by this factor after answers of which less than this part could be known, since probabilities were
@@ -100,6 +102,8 @@ class Ascent:
                     last = self._top.found(self.offer.outputs)
                     if last is not None:
                         return self._with_top(last)
+                if self.layers and self.offer.outputs < _BETWEEN:
+                    raise Halted("more than two hidden layers, and few outputs")
                 layer = self._layer()
                 outputs = self._outputs(layer)
                 self.layers.append(layer)
@@ -180,7 +184,7 @@ class Ascent:
             if layer is not None:
                 return layer
             tried += 1
-            if tried > _ROUNDS:
+            if tried > _ROUNDS[len(self.layers) > 0]:
                 raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
             self._answered(self._points(ceil(_MORE * len(here.points)), search.missing()))
 

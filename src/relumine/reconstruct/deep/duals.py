@@ -32,12 +32,10 @@ _FLOOD = 3
 _TELLING = 2
 # Subsets of points per round.
 _ROUND = 32
-# Rounds without a new unit, besides twice those with, after which more points are better than more subsets.
-# Small layers are quick, and units that are off at few points need many subsets.
-_IDLE, _WORK = 20, 1e5
-# Rounds in all are _IDLE + _MOST / rank³, since a round takes time in proportion to rank³: about 30 s of one core at
-# 100 units. No clock decides, so that a run that is started again asks the same.
-_MOST = 3e8
+# Rounds without a new unit, besides as many as there were with, after which more points are better than more subsets;
+# and rounds in all. Layers of 64 units took 9 to 12 rounds, one of 100 units 76. No clock decides, so that a run that
+# is started again asks the same.
+_IDLE, _MOST = 20, 300
 # Up to this rank subsets that leave no null vector but those of units are tried faster than larger null spaces.
 _SMALL = 40
 # A vector depends on others if less than this part of it is left besides them.
@@ -95,8 +93,7 @@ class DualSearch:
         alive = np.flatnonzero(self._ranks)
         grams = np.einsum("nkr,nks->nrs", self._blocks, self._blocks)
         tried = rounds = last = 0
-        idle, most = (_IDLE + work / max(self.rank, 1) ** 3 for work in (_WORK, _MOST))
-        while rounds <= min(most, idle + 2 * last) and len(self._found) <= _FLOOD * self.rank:
+        while rounds <= min(_MOST, _IDLE + 2 * last) and len(self._found) <= _FLOOD * self.rank:
             rounds += 1
             before = len(self._found)
             subsets = [self._subset(order, rng) for order in self._orders(alive, rng)]
@@ -161,6 +158,8 @@ class DualSearch:
 
     def _grow(self, vector: Array) -> None:
         """Take in all points that annihilate it, and fit it to them; keep it if they determine it and agree."""
+        if any(abs(vector @ known) > 1 - _COARSE for known, _ in self._found):
+            return
         left = np.where(self._ranks > 0, self._left_by(vector), np.inf)
         # Of the points that are left the least, as many as determine the vector: others may be close to it by chance.
         order = np.argsort(left)

@@ -16,10 +16,9 @@ from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop,
 from relumine.reconstruct.verification import TOLERANCE, Met, met
 from relumine.reconstruct.verification.domain import Domain
 
-# Fewer points than this are never compared.
-_LEAST_POINTS = 100
-# Patterns are proved by the signs at every answer: points compared per unit are divided by this.
-_FEWER = 6
+# No mismatch at 300 points bounds disagreement by 1 % of them (3/N). Patterns are proved by the signs at every answer,
+# and a third of the points are compared.
+_POINTS, _FEWER = 300, 3
 # Attempts at growing after a comparison failed, and wrong points that are traced in each.
 _ATTEMPTS = 8
 _TRACES = 3
@@ -35,7 +34,7 @@ _ALONE = 3.0
 class Deep:
     """Reconstruct x ↦ W_L relu(… relu(W_1 x + b_1) …) + b_L exactly: depth and widths unknown, any number of outputs.
 
-    With four outputs or more, activation patterns show the layers first (ascent.py). Where they do not:
+    With two outputs or more, activation patterns show the layers first (ascent.py). Where they do not:
     hyperplanes that return on different lines are the first layer. With some layers known, regions are chosen in which
     as many of their features are on as can be (regions.py); there the next layer looks like a first one, and its
     units are proved in the same way (next.py). The orientation of a unit shows in the gradients that it
@@ -43,14 +42,14 @@ class Deep:
     (last.py). Where the result differs from the target at fresh points, the unit behind that is traced.
 
     limit: give up after this many gradient queries
-    points: how many fresh points to compare per hidden unit, by value queries: as many Gaussian ones as ones made to
-        switch on units that rarely are
+    points: how many fresh points to compare, by value queries: as many Gaussian ones as ones made to switch on units
+        that rarely are; a third of them if activation patterns showed the network
     seconds: give up after this time
     inputs: the owner's inputs, n×d: where to search, and where a clone must be right
     """
 
     limit: int = 50_000
-    points: int = 12
+    points: int = _POINTS
     seconds: float = 600.0
     inputs: Array | Domain | None = field(default=None, repr=False, compare=False)
 
@@ -169,8 +168,7 @@ class _DeepRun:
         """Ask the values at fresh points; they are compared with every later network."""
         if len(self.comparison.points):
             return
-        per_unit = self.settings.points / (_FEWER if self.patterned else 1)
-        each = max(_LEAST_POINTS, round(per_unit * sum(network.hidden))) // 2
+        each = -(-self.settings.points // (2 * _FEWER if self.patterned else 2))
         with self.meter.phase("verify"):
             self.comparison.ask(self.comparison.fresh(each))
             self.gaussian = len(self.comparison.points)
