@@ -17,6 +17,10 @@ from relumine.reconstruct.convolutional.sightings import Sighting, unit_rows
 _MARGIN = 3
 # So many sightings make a channel; two may agree by chance where images are small.
 _SIGHTINGS = 3
+# Turns of reweighting, and the misfit that rounding may leave.
+_REWEIGHTED, _ROUNDING = 4, 1e-15
+# So many sightings prove a bias, which agree up to a multiple of the tolerance for directions.
+_BIASES, _ALIKE = 2, 1e2
 # A vector of which less than this part is seen is not seen.
 _SHOWN = 0.1
 # A unit that takes part in a max-pool is on, and its neighbours are below it: so many votes more for one orientation.
@@ -25,16 +29,15 @@ _VOTES = 1.0
 
 @dataclass(eq=False)
 class Channel:
-    """``weights``: kernel and bias (t+1 numbers, of length one), on where positive; ``seen``: its sightings."""
+    """``weights``: kernel and bias (t+1 numbers, of length one), on where positive; ``seen``: its sightings.
+
+    biased: whether its bias is known: max-pools do not show it, and one sighting of a ReLU may be another unit's
+    """
 
     weights: Array
     seen: list[Sighting] = field(default_factory=list)
     oriented: bool = False
-
-    @property
-    def biased(self) -> bool:
-        """Whether its bias is known, which max-pools do not show."""
-        return any(not one.pooled for one in self.seen)
+    biased: bool = False
 
     def fits(self, sighting: Sighting, tolerance: float) -> bool:
         """Whether this is one more sighting of it, and not one that shows nothing of it."""
@@ -48,12 +51,29 @@ class Channel:
         particular /= length
         return float(np.linalg.norm(shown - particular * (particular @ shown))) < tolerance * size
 
+    def settle(self, tolerance: float) -> None:
+        """Learn the bias once two sightings agree on it; those that say otherwise are not of this channel."""
+        shown = [one for one in self.seen if not one.pooled]
+        biases = np.array([_bias(one, self.weights) for one in shown])
+        near = np.abs(biases[:, None] - biases) <= _ALIKE * tolerance * (1 + np.abs(biases))
+        if self.biased or near.sum(axis=1).max(initial=0) < _BIASES:
+            return
+        agree = near[int(near.sum(axis=1).argmax())]
+        self.seen = [one for one in self.seen if one.pooled]
+        self.seen += [one for one, right in zip(shown, agree, strict=True) if right]
+        self.biased = True
+        self.refit()
+
     def refit(self) -> None:
-        """The vector that all sightings agree on, in the sense of least squares."""
-        equations = np.concatenate([one.equations for one in self.seen])
-        if not self.biased:
-            equations = np.vstack([equations, np.eye(len(self.weights))[-1:]])
-        vector = np.linalg.svd(equations)[2][-1]
+        """The vector that all sightings agree on, by least squares in which each counts as exact as it turns out."""
+        pooled = [one.equations for one in self.seen if one.pooled]
+        parts = [one.equations for one in self.seen]
+        if not self.biased and pooled:
+            parts = [*pooled, np.eye(len(self.weights))[-1:]]
+        misfits = np.ones(len(parts))
+        for _ in range(_REWEIGHTED):
+            vector = np.linalg.svd(np.concatenate([e / m for e, m in zip(parts, misfits, strict=True)]))[2][-1]
+            misfits = np.array([np.linalg.norm(part @ vector) for part in parts]) + _ROUNDING
         self.weights = vector * np.sign(vector[:-1] @ self.weights[:-1])
 
 
@@ -79,6 +99,7 @@ class Channels:
             channel = next((new for other in self.unexplained if (new := common(one, other, self.tolerance))), None)
             self.unexplained.append(one)
             if channel is not None:
+                channel.settle(self.tolerance)
                 self.found.append(channel)
                 others = [other for other in self.unexplained if all(other is not seen for seen in channel.seen)]
                 self.unexplained = [other for other in others if not self._explained(other)]
@@ -86,10 +107,8 @@ class Channels:
     def _explained(self, sighting: Sighting) -> bool:
         for channel in self.found:
             if channel.fits(sighting, self.tolerance):
-                known = channel.biased
                 channel.seen.append(sighting)
-                if channel.biased and not known:
-                    channel.refit()
+                channel.settle(self.tolerance)
                 return True
         return False
 
@@ -116,6 +135,12 @@ def common(first: Sighting, second: Sighting, tolerance: float) -> Channel | Non
     channel = Channel(a @ left[:, 0])
     channel.seen = [one for one in (first, second) if channel.fits(one, tolerance)]
     return channel if len(channel.seen) == 2 else None
+
+
+def _bias(sighting: Sighting, weights: Array) -> float:
+    """The bias that this sighting of a ReLU says, for this kernel."""
+    kernel, bias = sighting.equations[:, :-1] @ weights[:-1], sighting.equations[:, -1]
+    return -float(kernel @ bias) / max(float(bias @ bias), 1e-300)
 
 
 def _with_bias(free: Array) -> Array:

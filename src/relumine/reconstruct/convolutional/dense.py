@@ -18,8 +18,10 @@ from relumine.reconstruct.tensor.decomposition import Tensor, terms_of
 _ENUMERATED = 12
 # By how many errors of a number in it a piece may change where nothing switched: two least squares lie between.
 _LOST = 100.0
-# Relative: answers alike up to this do not differ, and a linear part below this is none.
+# Relative: directions alike up to this are the same, and a linear part below this is none.
 _NOTHING = 1e-4
+# Where nothing switches, what follows differs by rounding only; a hidden layer makes a difference of about one.
+_STRAIGHT = 1e-2
 # A feature was on so often, with each unit as at the first point and not, if its weights are well known.
 _BOTH = 2
 # Signs of a unit that must be as its pattern says, beyond those by chance: weights not shown may still spoil some.
@@ -36,7 +38,7 @@ _EXPLAINED = 1e-3
 class Dense:
     """x ↦ outputs·relu(rows·[φ, 1]) + linear·[φ, 1]: ``outputs`` K×h, ``rows`` h×(F+1), ``linear`` K×(F+1).
 
-    shown: h×(F+1), whether a unit was on together with a feature, so that its weight is known
+    shown: h×(F+1), whether a unit was on together with a feature, so that its weight is known; 1×(F+1) without units
     """
 
     outputs: Array
@@ -54,6 +56,7 @@ class Dense:
         """Of n images the few that switch units on together with features beside which they were never seen."""
         on = np.hstack([features > 0, np.ones((len(features), 1), dtype=bool)])
         units = np.hstack([features, np.ones((len(features), 1))]) @ self.rows.T > 0
+        units = units if len(self.rows) else np.ones((len(features), 1), dtype=bool)
         missing, chosen = ~self.shown, []
         for _ in range(count):
             gains = ((units @ missing) * on).sum(axis=1)
@@ -105,10 +108,12 @@ def dense_layers(seen: list[Pulled], rng: np.random.Generator) -> Dense | None:
 
 def _straight(seen: list[Pulled]) -> bool:
     """Whether nothing switches behind the features, at most points at least: one dense layer follows."""
-    first, size = seen[0], float(np.linalg.norm(seen[0].piece[:, :-1]))
-    shared = [one.on[:-1] & first.on[:-1] for one in seen]
-    gaps = [np.abs((one.piece - first.piece)[:, :-1][:, s]).max(initial=0) for one, s in zip(seen, shared, strict=True)]
-    return float(np.median(gaps)) < _NOTHING * _NOTHING * size
+    first, shares = seen[0], []
+    for one in seen[1:]:
+        shared = one.on[:-1] & first.on[:-1]
+        here, there = (some.piece[:, :-1][:, shared] for some in (first, one))
+        shares.append(float(np.linalg.norm(there - here)) / max(float(np.linalg.norm(here)), _TINY))
+    return float(np.median(shares)) < _STRAIGHT
 
 
 def _terms(
@@ -152,18 +157,21 @@ def _solved(seen: list[Pulled], outputs: Array, patterns: Array, *, linear: bool
     """Rows and the linear part by least squares, feature by feature, at the points where it is on."""
     h, K = outputs.shape
     on = np.array([one.on for one in seen], dtype=np.float64)
-    pieces = np.array([one.piece for one in seen]) * on[:, None, :]
+    pieces = np.array([one.piece for one in seen])
     unknowns = np.zeros((h + K, on.shape[1]))
     # There is always a constant.
     constant = on.shape[1] - 1
+    sizes = 1 / np.array([1 + np.linalg.norm(one.features) for one in seen])  # constants are differences of values
+    on[:, constant] *= sizes / sizes.max()
     for columns, used in ((np.arange(constant), h + K if linear else h), (np.array([constant]), h + K)):
         blocks = np.concatenate([patterns[:, None, :] * outputs.T, np.tile(np.eye(K), (len(seen), 1, 1))], axis=2)
         unknowns[:used, columns] = _least_squares(blocks[:, :, :used], on[:, columns], pieces[:, :, columns])
-    return Dense(outputs.T, unknowns[:h], unknowns[h:], (patterns > 0).T.astype(np.float64) @ on > 0)
+    shown = (patterns > 0 if h else np.ones((len(seen), 1))).T.astype(np.float64) @ on > 0
+    return Dense(outputs.T, unknowns[:h], unknowns[h:], shown)
 
 
 def _least_squares(blocks: Array, on: Array, given: Array) -> Array:
-    """m×f: X with blocks_n·X_f = given_nf (n×K×f) at the points where feature f is ``on``.
+    """m×f: X with blocks_n·X_f = given_nf (n×K×f) at the points where feature f is ``on``, which are weights.
 
     Normal equations of all features at once, refined by what they leave, are as exact as orthogonal factors; what no
     point shows stays 0.

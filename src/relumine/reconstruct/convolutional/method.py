@@ -182,6 +182,7 @@ class _Run:
             futile = futile + 1 if before == (len(channels.found), len(channels.complete)) else 0
         channels.orient()
         found = [one for one in channels.complete if one.oriented]
+        found = sorted(found, key=lambda one: -len(one.seen))[:wanted]
         whole = len(found) == len(channels.found) == (wanted or len(found))
         if not whole:
             of = "" if wanted is None else f" of {wanted}"
@@ -196,7 +197,8 @@ class _Run:
         pending = [channel for channel in channels.found if not channel.biased]
         if pending and (len(channels.found) == channels.geometry.stage.channels or futile % _LOWERED == _LOWERED - 1):
             channels.orient()
-            return self.segments.lowering(self.front, channels.geometry, pending[0].weights)
+            chosen = pending[self.rng.integers(len(pending))]
+            return self.segments.lowering(self.front, channels.geometry, chosen.weights)
         return [self.segments.next(self.front)]
 
     def report(self) -> str:
@@ -240,8 +242,6 @@ class _Run:
             found = dense_layers(seen, self.rng)
             images = np.array([self.start()[0] for _ in range(_IMAGES)])
             features = ConvolutionalNetwork(self.front).logits(images)
-            if found is not None and not len(found.rows):
-                return found
             if found is None:
                 chosen = list(range(_MORE))
             elif not (chosen := found.telling(features, _MORE)):

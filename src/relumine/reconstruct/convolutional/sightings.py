@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 from scipy import sparse
+from scipy.linalg import svd
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.convolutional.layers import Around, Front, Geometry, Indices, Pair
@@ -137,7 +138,8 @@ def _sighting(geometry: Geometry, change: Change, places: tuple[int, ...], toler
     used = np.flatnonzero(np.abs(rows).max(axis=0) > 0)
     if not len(used):  # all that the unit reads is off
         return None
-    left, sizes, right = np.linalg.svd(rows[:, used], full_matrices=True)
+    # The faster driver was seen not to converge on rows of zeros.
+    left, sizes, right = svd(rows[:, used], lapack_driver="gesvd")
     rank = int((sizes > _RANK * sizes[0]).sum())
     right = right[:rank]
     turn, fits, _ = np.linalg.svd(change.rows[:, used] @ right.T, full_matrices=False)

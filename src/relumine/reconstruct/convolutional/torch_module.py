@@ -69,7 +69,7 @@ def _parts(layer: Layer) -> list[nn.Module]:
 def stages_of(module: nn.Module, inputs: tuple[int, int, int]) -> tuple[Stage, ...]:
     """The convolutional stages of a module; its parameters do not matter."""
     stages: list[Stage] = []
-    for part in module.modules():
+    for _, part in module.named_modules(remove_duplicate=False):  # one pool may be used twice
         if isinstance(part, nn.Conv2d):
             stages.append(_stage(part))
         elif isinstance(part, (nn.MaxPool2d, nn.AvgPool2d)):
