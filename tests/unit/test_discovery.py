@@ -119,6 +119,29 @@ def test_any_json_service_is_found_out_and_audited(pages, shape):
         assert json.loads(Path(name).read_text())["about"]["target_accuracy"] > 0.9
 
 
+def test_a_service_with_a_field_for_each_feature_is_found_out():
+    names = ["sepal length", "sepal.width", "petal_length", "petal_width"]
+
+    class Named(JsonServer):
+        def described(self, path: str) -> Reply:
+            body = {"content": {"application/json": {"schema": {"properties": {key: {} for key in names}}}}}
+            return Reply(body={"paths": {"/classify": {"post": {"requestBody": body}}}})
+
+        def answer(self, seen: Seen) -> Reply:
+            if set(seen.body) != set(names):
+                return Reply(422, {"detail": "field required"})
+            values = MODEL.predict_proba([[seen.body[name] for name in names]])[0]
+            return Reply(body=dict(zip(NAMES.tolist(), values.tolist(), strict=True)) | {"probabilities": list(values)})
+
+    with served(Named(None, "", pages=True)) as url:
+        address = f"{root(url)}/classify"
+        run("probe", address, "--input-shape", "4", "--write-config", "named.toml")
+        found = read_endpoint("named.toml")
+        assert (found.request, found.columns, found.batch) == ("$record", tuple(names), 1)
+        with rl.HttpOracle.at(found) as oracle:
+            np.testing.assert_allclose(oracle(X[:5], gradients=False).values, MODEL.predict_proba(X[:5]), atol=1e-6)
+
+
 @pytest.mark.parametrize("path", [".evil.example/explain", "@evil.example/explain", "/explain?to=evil", 7 * "a"])
 def test_a_server_s_page_leads_nowhere_else(path):
     """Its name behind the address of the server would be the name of another one."""

@@ -48,6 +48,13 @@ def test_another_address_may_say_its_protocol():
     assert protocol_of(endpoint).url(gradients=False) == f"{LOCAL}/score:predict"
 
 
+@pytest.mark.parametrize("name", ["input data", "a.b", 'x"', "é", "x = 1\n[requests]\nrate", "", "\x7f"])
+def test_names_that_a_service_chose_survive_their_file(name, tmp_path):
+    request = {name: "$rows", "options": {name: 1}}
+    endpoint = rl.Endpoint(f"{LOCAL}/f", OFFER, protocol="json", request=request, parameters={name: True})
+    assert read_endpoint(endpoint.write(tmp_path / "named.toml")) == endpoint
+
+
 @settings(max_examples=40)
 @given(st.data())
 def test_settings_survive_their_file(tmp_path_factory, data):

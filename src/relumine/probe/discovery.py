@@ -25,7 +25,7 @@ from relumine.errors import AccessError, OracleFailedError, QuotaError, Relumine
 from relumine.oracle.base import Array, DType, Offer, ValueKind
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName, protocol_at
 from relumine.oracle.http.limits import Limits
-from relumine.oracle.http.protocol import ABSENT, ROW, ROWS, protocol_of
+from relumine.oracle.http.protocol import ABSENT, RECORD, ROW, ROWS, protocol_of
 from relumine.oracle.http.sender import Cancellation, Sender
 
 # Fields in which services expect their inputs, beside those that their OpenAPI page names.
@@ -137,7 +137,9 @@ def _candidates(
         yield start.changed(input_name=tensors.get("name"))
         return
     fields, explainer = _from_openapi(start, sender)
-    names = list(dict.fromkeys((*fields, *_FIELDS)))
+    if len(fields) == start.offer.dimension > 1:  # a field for each feature
+        yield replace(start, request=RECORD, columns=tuple(fields), explainer=explainer, batch=1)
+    names = list(dict.fromkeys((*fields[:_MOST_FIELDS], *_FIELDS)))
     for word, batch in ((ROWS, start.batch), (ROW, 1)):
         for request in ({name: word} for name in names):
             yield replace(start, request=request, explainer=explainer, batch=batch)
@@ -172,7 +174,7 @@ def _properties(said: dict[str, Any], path: Any) -> list[str]:
         schema = next(iter(path["post"]["requestBody"]["content"].values()))["schema"]
         if "$ref" in schema:
             schema = said["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-        return [str(name) for name in schema["properties"]][:_MOST_FIELDS]
+        return [str(name) for name in schema["properties"]]
     except (KeyError, TypeError, StopIteration, AttributeError):
         return []
 

@@ -260,13 +260,18 @@ def _require_known(prefix: str, table: Mapping[str, Any], known: tuple[str, ...]
 
 
 def _lines(table: Mapping[str, Any]) -> str:
-    return "".join(f"{name} = {_toml(value)}\n" for name, value in table.items() if value is not None)
+    return "".join(f"{_key(name)} = {_toml(value)}\n" for name, value in table.items() if value is not None)
+
+
+def _key(name: str) -> str:
+    """A name in TOML: services choose those of their fields, with blanks, dots and line ends if they like."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
 
 
 def _toml(value: object) -> str:
     """A value in TOML, which writes strings, numbers and booleans as JSON does."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(str(name))} = {_toml(part)}" for name, part in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(str(name))} = {_toml(part)}" for name, part in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(part) for part in value) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
