@@ -1,14 +1,13 @@
 """The report's tables: what is in them. The template says how it is written."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from relumine.audit.curves import cheapest
 from relumine.audit.result import MILESTONES, AuditResult, Control, Curve, Record
 from relumine.audit.severity import rank
 from relumine.report import wording
-from relumine.report.curves import queries_to
 from relumine.text import NOTHING
 
 COLUMNS = (*(f"{100 * share:.0f}" for share in MILESTONES), "exact")
@@ -69,26 +68,21 @@ def actions(result: AuditResult) -> list[tuple[str, list[Control]]]:
 
 def _copied(result: AuditResult, curves: list[Curve], plain: list[Curve]) -> Iterator[tuple[str, str]]:
     """None where a constant guess would do as well."""
-    cheapest = _cheapest(curves, "95")
-    if cheapest is None or (result.about.majority or 0) >= 0.95:
+    curve = cheapest(curves, "95")
+    if curve is None or (result.about.majority or 0) >= 0.95:
         return
-    yield cheapest.need("95").taken, f"queries copy 95 % of the decisions, from {wording.short(cheapest.label, 80)}"
-    baseline = next((curve for curve in plain if curve.level == cheapest.baseline), None)
+    yield curve.need("95").taken, f"queries copy 95 % of the decisions, from {wording.short(curve.label, 80)}"
+    baseline = next((one for one in plain if one.level == curve.baseline), None)
     if baseline is not None:
         name = wording.short(baseline.label, 80)
         yield baseline.need("95").taken, f"queries for the same from {name}, without explanations"
 
 
 def _recovered(curves: list[Curve]) -> Iterator[tuple[str, str]]:
-    cheapest = _cheapest(curves, "exact")
-    if cheapest is not None:
-        name = wording.short(cheapest.label, 80)
-        yield cheapest.need("exact").taken, f"queries recover the model exactly, from {name}"
-
-
-def _cheapest(curves: list[Curve], milestone: str) -> Curve | None:
-    reached = [curve for curve in curves if queries_to(curve, milestone) < math.inf]
-    return min(reached, key=lambda curve: queries_to(curve, milestone), default=None)
+    curve = cheapest(curves, "exact")
+    if curve is not None:
+        name = wording.short(curve.label, 80)
+        yield curve.need("exact").taken, f"queries recover the model exactly, from {name}"
 
 
 @dataclass(frozen=True)
