@@ -69,7 +69,7 @@ def _ordinary(curve: Curve, about: About, records: Collection[Record]) -> str:
         if agreement >= _REACHED and not _constant(about):
             return (
                 f"Even {queries:,.0f} ordinary requests, none of them chosen, gave a copy that {_agrees(about)} on "
-                f"{agreement:.1%} of the {_inputs(about)}."
+                f"{per_cent(agreement)} of the {_inputs(about)}."
             )
     return ""
 

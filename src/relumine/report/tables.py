@@ -33,7 +33,7 @@ def end_of(curve: Curve) -> str:
 def winners(curve: Curve) -> str:
     """The attacks that were best at some budget, the most frequent first."""
     frequent = Counter(point.attack for point in curve.points).most_common()
-    return ", ".join(wording.short(name, 60) for name, _ in frequent) or NOTHING
+    return "; ".join(wording.short(name, 60) for name, _ in frequent) or NOTHING
 
 
 def defences(result: AuditResult) -> list[list[Curve]]:
@@ -49,12 +49,13 @@ def key_figures(result: AuditResult) -> list[tuple[str, str]]:
     curves = [curve for curve in plain if curve.level in result.about.exposed] or plain
     figures = [*_copied(result, curves, plain), *_recovered(curves)]
     levels = {curve.level for curve in curves}
-    limits = [one.suggested for one in result.controls if one.suggested is not None and one.level in levels]
-    if figures and limits and min(limits):
-        what = "for what is exposed" if result.about.exposed else "if all of this is exposed"
-        figures.append((f"{min(limits):,}", f"queries per client at most, {what}"))
+    limits = {one.label: one.suggested for one in result.controls if one.suggested is not None and one.level in levels}
+    none_left = ", ".join(wording.short(label, 80) for label, limit in limits.items() if not limit)
+    if figures and none_left:
+        figures.append(("do not expose", f"{none_left}: no limit is small enough"))
     elif figures and limits:
-        figures.append(("do not expose", "some of this: no limit is small enough"))
+        what = "for what is exposed" if result.about.exposed else "if all of this is exposed"
+        figures.append((f"{min(limits.values()):,}", f"queries per client at most, {what}"))
     return figures
 
 
