@@ -181,7 +181,8 @@ def test_budgets_that_do_not_follow_are_not_numbers():
         "probabilities": "do not expose",
     }
     unsaid = replace(result.about, exposed=())
-    assert "do not expose some of this" in text_of(render(replace(result, controls=controls, about=unsaid)))
+    said = text_of(render(replace(result, controls=controls, about=unsaid)))
+    assert "do not expose probabilities: no limit is small enough" in said
 
 
 def test_what_is_exposed_today_comes_first_and_the_gravest_of_it():

@@ -223,3 +223,9 @@ def _status(records: list[Record], needs: tuple[Need, ...]) -> Status:
     if REACHED in reached:
         return "reached"
     return "inconclusive" if any(record.failed for record in records) else "not reached"
+
+
+def cheapest(curves: Sequence[Curve], milestone: str) -> Curve | None:
+    """Where the milestone took the fewest queries, on average over the seeds that reached it."""
+    found = [(need.queries.mean, curve) for curve in curves if (need := curve.need(milestone)).queries is not None]
+    return min(found, key=lambda pair: pair[0])[1] if found else None

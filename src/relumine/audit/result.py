@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import isfinite
 from typing import Any, Literal
 
 from relumine.jobs.records import read
@@ -228,7 +229,7 @@ class Need:
     def taken(self) -> str:
         """The mean number of queries, or that those tried were not enough."""
         if self.queries is not None:
-            return count(self.queries.mean)
+            return f"{self.queries.mean:,.0f}" if isfinite(self.queries.mean) else count(self.queries.mean)
         return f"> {self.tried:,}" if self.tried else NOTHING
 
 

@@ -9,7 +9,7 @@ from math import floor, log10, sqrt
 
 import numpy as np
 
-from relumine.audit.curves import REACHED
+from relumine.audit.curves import REACHED, cheapest
 from relumine.audit.data import GAUSSIAN
 from relumine.audit.result import MILESTONES, ORDINARY, About, Control, Curve, Need, Record, Spread
 from relumine.audit.severity import judged
@@ -36,7 +36,7 @@ def verdict_of(curves: Sequence[Curve], about: About, records: Collection[Record
     """What came out, in a few sentences for a reader who has never heard of these attacks."""
     plain = [curve for curve in curves if not curve.defence]
     own = [curve for curve in plain if curve.level in about.exposed] or plain
-    exact, reached = _cheapest(own, "exact"), _cheapest(own, REACHED)
+    exact, reached = cheapest(own, "exact"), cheapest(own, REACHED)
     if exact is None and reached is not None and _constant(about):
         return (
             f"No verdict on what leaks: {_constant_guess(about)}, so that a copy which has learned nothing looks as "
@@ -69,7 +69,7 @@ def _ordinary(curve: Curve, about: About, records: Collection[Record]) -> str:
         if agreement >= _REACHED and not _constant(about):
             return (
                 f"Even {queries:,.0f} ordinary requests, none of them chosen, gave a copy that {_agrees(about)} on "
-                f"{agreement:.1%} of the {_inputs(about)}."
+                f"{per_cent(agreement)} of the {_inputs(about)}."
             )
     return ""
 
@@ -355,12 +355,6 @@ def _rounded_down(number: float) -> int:
 
 
 # Words
-
-
-def _cheapest(curves: Sequence[Curve], milestone: str) -> Curve | None:
-    """Where the milestone took the fewest queries, on average over the seeds that reached it."""
-    found = [(need.queries.mean, curve) for curve in curves if (need := curve.need(milestone)).queries is not None]
-    return min(found, key=lambda pair: pair[0])[1] if found else None
 
 
 def _runs(need: Need, about: About) -> str:

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.logits import class_probabilities
 from relumine.oracle.metering.metered import Spent
-from relumine.reconstruct.portfolio.answers import LearnedAnswers, answers_of, log_shares, shares_of
+from relumine.reconstruct.portfolio.answers import LearnedAnswers, answers_of, log_shares
 from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
@@ -153,7 +154,7 @@ def _logistic(tokens: int, inverse: float, told: _Told) -> Student:
 
 
 def _shown(scores: Student, answers: LearnedAnswers) -> Student:
-    return (lambda rows: shares_of(scores(rows))) if answers.count else scores
+    return (lambda rows: class_probabilities(scores(rows))) if answers.count else scores
 
 
 def _counts(rows: Array, tokens: int) -> Any:

@@ -1,14 +1,13 @@
 """The report's tables: what is in them. The template says how it is written."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from relumine.audit.curves import cheapest
 from relumine.audit.result import MILESTONES, AuditResult, Control, Curve, Record
 from relumine.audit.severity import rank
 from relumine.report import wording
-from relumine.report.curves import queries_to
 from relumine.text import NOTHING
 
 COLUMNS = (*(f"{100 * share:.0f}" for share in MILESTONES), "exact")
@@ -34,7 +33,7 @@ def end_of(curve: Curve) -> str:
 def winners(curve: Curve) -> str:
     """The attacks that were best at some budget, the most frequent first."""
     frequent = Counter(point.attack for point in curve.points).most_common()
-    return ", ".join(wording.short(name, 60) for name, _ in frequent) or NOTHING
+    return "; ".join(wording.short(name, 60) for name, _ in frequent) or NOTHING
 
 
 def defences(result: AuditResult) -> list[list[Curve]]:
@@ -50,12 +49,13 @@ def key_figures(result: AuditResult) -> list[tuple[str, str]]:
     curves = [curve for curve in plain if curve.level in result.about.exposed] or plain
     figures = [*_copied(result, curves, plain), *_recovered(curves)]
     levels = {curve.level for curve in curves}
-    limits = [one.suggested for one in result.controls if one.suggested is not None and one.level in levels]
-    if figures and limits and min(limits):
-        what = "for what is exposed" if result.about.exposed else "if all of this is exposed"
-        figures.append((f"{min(limits):,}", f"queries per client at most, {what}"))
+    limits = {one.label: one.suggested for one in result.controls if one.suggested is not None and one.level in levels}
+    none_left = ", ".join(wording.short(label, 80) for label, limit in limits.items() if not limit)
+    if figures and none_left:
+        figures.append(("do not expose", f"{none_left}: no limit is small enough"))
     elif figures and limits:
-        figures.append(("do not expose", "some of this: no limit is small enough"))
+        what = "for what is exposed" if result.about.exposed else "if all of this is exposed"
+        figures.append((f"{min(limits.values()):,}", f"queries per client at most, {what}"))
     return figures
 
 
@@ -69,26 +69,21 @@ def actions(result: AuditResult) -> list[tuple[str, list[Control]]]:
 
 def _copied(result: AuditResult, curves: list[Curve], plain: list[Curve]) -> Iterator[tuple[str, str]]:
     """None where a constant guess would do as well."""
-    cheapest = _cheapest(curves, "95")
-    if cheapest is None or (result.about.majority or 0) >= 0.95:
+    curve = cheapest(curves, "95")
+    if curve is None or (result.about.majority or 0) >= 0.95:
         return
-    yield cheapest.need("95").taken, f"queries copy 95 % of the decisions, from {wording.short(cheapest.label, 80)}"
-    baseline = next((curve for curve in plain if curve.level == cheapest.baseline), None)
+    yield curve.need("95").taken, f"queries copy 95 % of the decisions, from {wording.short(curve.label, 80)}"
+    baseline = next((one for one in plain if one.level == curve.baseline), None)
     if baseline is not None:
         name = wording.short(baseline.label, 80)
         yield baseline.need("95").taken, f"queries for the same from {name}, without explanations"
 
 
 def _recovered(curves: list[Curve]) -> Iterator[tuple[str, str]]:
-    cheapest = _cheapest(curves, "exact")
-    if cheapest is not None:
-        name = wording.short(cheapest.label, 80)
-        yield cheapest.need("exact").taken, f"queries recover the model exactly, from {name}"
-
-
-def _cheapest(curves: list[Curve], milestone: str) -> Curve | None:
-    reached = [curve for curve in curves if queries_to(curve, milestone) < math.inf]
-    return min(reached, key=lambda curve: queries_to(curve, milestone), default=None)
+    curve = cheapest(curves, "exact")
+    if curve is not None:
+        name = wording.short(curve.label, 80)
+        yield curve.need("exact").taken, f"queries recover the model exactly, from {name}"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, logit, softmax
+from scipy.special import logit
 
 from relumine.oracle.base import Answer, Array, Offer
+from relumine.oracle.logits import probabilities_of
 from relumine.oracle.metering.metered import Spent
 from relumine.reconstruct.contributions.students import Sums, forests, kernels, per_feature
 from relumine.reconstruct.portfolio.method import Copy
@@ -106,8 +107,7 @@ class _Scores:
     def as_values(self, scores: Array) -> Array:
         """Scores as the oracle's values are."""
         if self.linked:
-            shares: Array = expit(scores) if scores.shape[1] == 1 else softmax(scores, axis=1)
-            return shares
+            return probabilities_of(scores)
         if self.kind == "probabilities" and scores.shape[1] > 1:
             positive = scores.clip(_LEAST)
             scores = positive / positive.sum(axis=1, keepdims=True)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, softmax
+from scipy.special import log_softmax
 
 from relumine.oracle.base import Array, Offer
+from relumine.oracle.logits import class_probabilities
 
 Classes = NDArray[np.intp]
 
@@ -50,7 +51,7 @@ def answers_of(offer: Offer, values: Array) -> LearnedAnswers:
         both = np.hstack([1 - values, values]) if offer.outputs == 1 else values
         return LearnedAnswers(both.argmax(axis=1), both.shape[1], both, None)
     logits = _centred(offer, values)
-    shares = _shares(logits)
+    shares = class_probabilities(logits)
     return LearnedAnswers(shares.argmax(axis=1), shares.shape[1], shares, logits)
 
 
@@ -61,18 +62,6 @@ def _centred(offer: Offer, values: Array) -> Array:
         values = np.log(clipped / (1 - clipped)) if offer.outputs == 1 else np.log(clipped)
     result: Array = values if offer.outputs == 1 else values - values.mean(axis=1, keepdims=True)
     return result
-
-
-def _shares(logits: Array) -> Array:
-    if logits.shape[1] == 1:
-        return np.hstack([expit(-logits), expit(logits)])
-    result: Array = softmax(logits, axis=1)
-    return result
-
-
-def shares_of(logits: Array) -> Array:
-    """n×count probabilities of logits as ``LearnedAnswers.numbers`` has them."""
-    return _shares(logits)
 
 
 def log_shares(shares: Array) -> Array:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.portfolio.answers import LearnedAnswers, shares_of
+from relumine.oracle.logits import class_probabilities
+from relumine.reconstruct.portfolio.answers import LearnedAnswers
 from relumine.reconstruct.portfolio.scaling import Scaling
 
 # n×d inputs to n×count probabilities, or to n×1 numbers of a regression.
@@ -80,7 +81,7 @@ def _probabilities(model: Any, rows: Array) -> Array:
         result: Array = model.predict_proba(rows)
         return result
     margins = model.decision_function(rows)
-    return shares_of(margins[:, None] if margins.ndim == 1 else margins)
+    return class_probabilities(margins[:, None] if margins.ndim == 1 else margins)
 
 
 def _regressor(make: Make, *, single: bool = False) -> Learn:
@@ -94,7 +95,7 @@ def _regressor(make: Make, *, single: bool = False) -> Learn:
 
         def predict(rows: Array) -> Array:
             numbers = mean + scale * np.hstack([model.predict(rows).reshape(len(rows), -1) for model in models])
-            return shares_of(numbers) if answers.count else numbers
+            return class_probabilities(numbers) if answers.count else numbers
 
         return predict
 

@@ -108,15 +108,17 @@ def met(
 def _where_columns_count(clone: Clone, domain: Domain, rng: np.random.Generator) -> Array:
     """Points at which each coordinate moves the clone's units as much as any other; none if they do at N(0, I).
 
-    At N(0, I) the slopes along a coordinate of large units, such as salaries beside shares, are lost in rounding.
+    At N(0, I) the slopes along a coordinate of large units, such as salaries beside shares, are lost in rounding. In
+    float32 all slopes that are a hundredth of others have too few digits to be held against anything.
     """
-    if domain.offer.box is not None or not isinstance(clone, Network):
-        return np.empty((0, domain.offer.dimension))
+    offer = domain.offer
+    if offer.box is not None or offer.dtype == "float32" or not isinstance(clone, Network):
+        return np.empty((0, offer.dimension))
     rows = clone.weights[0] if clone.skip is None else np.concatenate([clone.weights[0], clone.skip])
     sizes = np.linalg.norm(rows, axis=0)
     counting = sizes > 0
     if not counting.any() or sizes.max() <= _UNEVEN * sizes[counting].min():
-        return np.empty((0, domain.offer.dimension))
+        return np.empty((0, offer.dimension))
     usual = np.linalg.norm(sizes) / np.sqrt(len(sizes))
     return rng.standard_normal((_AT_COLUMNS, len(sizes))) * np.where(counting, usual / np.where(counting, sizes, 1), 1)
 
