@@ -1,8 +1,9 @@
-"""The figure of docs/convolutional.md: what changes between two neighbouring points, and kernels read off beside true ones.
+"""The figure of docs/convolutional.md: what changes between two neighbouring points, and kernels beside true ones.
 
 OMP_NUM_THREADS=1 python benchmarks/convolutional_figure.py     about a quarter of a minute; writes docs/kernels.png
 """
 
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -38,7 +39,7 @@ def single_changes(oracle: rl.Oracle, count: int) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
         start, way = rng.standard_normal(SIDE**2), noise((1, SIDE, SIDE), 1.5, rng).ravel()
         answers = oracle(start + np.append(0, STEPS)[:, None] * way, gradients=True).jacobians
-        for before, after in zip(answers, answers[1:], strict=False):
+        for before, after in pairwise(answers):
             _, sizes, rows = np.linalg.svd(after - before, full_matrices=False)
             if sizes[0] > 1e-9 and sizes[1] < 1e-9 * sizes[0]:
                 found.append(rows[0].reshape(SIDE, SIDE))

@@ -122,8 +122,11 @@ class Channels:
 
 
 def common(first: Sighting, second: Sighting, tolerance: float) -> Channel | None:
-    """The channel that both show: the one vector of both subspaces, if there is just one."""
-    if first.change is second.change or not (first.sure and second.sure):
+    """The channel that both show: the one vector of both subspaces, if there is just one.
+
+    One of them must be sure: two that are not may both be taken for units beside them, with a shifted kernel.
+    """
+    if first.change is second.change or not (first.sure or second.sure):
         return None
     bias = not (first.pooled and second.pooled)
     a, b = first.basis(bias=bias), second.basis(bias=bias)
