@@ -83,11 +83,6 @@ class DualSearch:
         """The ranks of all Jacobians together: a unit is determined by ``rank`` of them at points where it is off."""
         return int(self._ranks.sum())
 
-    @property
-    def found(self) -> int:
-        """How many units were found, or what looks like one."""
-        return len(self._found)
-
     def run(self, rng: np.random.Generator) -> PatternLayer | None:
         """The layer, if all its units are found and their signs prove them."""
         alive = np.flatnonzero(self._ranks)
