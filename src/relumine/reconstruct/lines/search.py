@@ -342,14 +342,17 @@ class LineSearch:
         """
         low, high, halvings = self._probe or (-np.inf, np.inf, 0)
         inside = [gap for gap in self.gaps if low <= gap.left.t and gap.right.t <= high]
-        narrow = min(inside, key=lambda gap: gap.right.t - gap.left.t, default=None)
-        if narrow is None or len(inside) == 1 or self.closed(narrow):
+        # In the tails of a smooth unit's bend changes are soon too small to be seen.
+        least = np.median([gap.steepness for gap in inside] or [0.0])
+        large = [gap for gap in inside if gap.steepness >= least]
+        bent = min(large, key=lambda gap: gap.right.t - gap.left.t, default=None)
+        if bent is None or len(inside) == 1 or self.closed(bent):
             self._probe, self._doubt = None, 4 * len(self.sights)
             return []
         if halvings > _HALVINGS:
             raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"a stretch of a line halved {_HALVINGS} times bends everywhere")
-        self._probe = narrow.left.t, narrow.right.t, halvings + 1
-        return [narrow.middle]
+        self._probe = bent.left.t, bent.right.t, halvings + 1
+        return [bent.middle]
 
     def _wanted(self) -> list[float]:
         gaps = self.gaps
@@ -435,8 +438,6 @@ def _densities(gaps: list[Gap], typical: float) -> list[float]:
     for _ in range(_TURNS):
         total = np.concatenate([[0.0], np.cumsum(kinks)])
         densities = (total[high + 1] - total[low]) / (stops[high] - starts[low])
-        expected = densities * (stops - starts)
         odds = np.array([sum(gap.doubts(each, typical)) for gap, each in zip(gaps, densities, strict=True)])
-        several = np.where([gap.rank_one and gap.inside for gap in gaps], odds / (1 + odds), 1.0)
-        kinks = 1 + several * np.maximum(1.0, expected - 1)
+        kinks = 1 + np.where([gap.rank_one and gap.inside for gap in gaps], odds / (1 + odds), 1.0)
     return [float(density) for density in densities]
