@@ -436,8 +436,6 @@ def _densities(gaps: list[Gap], typical: float) -> list[float]:
     for _ in range(_TURNS):
         total = np.concatenate([[0.0], np.cumsum(kinks)])
         densities = (total[high + 1] - total[low]) / (stops[high] - starts[low])
-        expected = densities * (stops - starts)
         odds = np.array([sum(gap.doubts(each, typical)) for gap, each in zip(gaps, densities, strict=True)])
-        several = np.where([gap.rank_one and gap.inside for gap in gaps], odds / (1 + odds), 1.0)
-        kinks = 1 + several * np.maximum(1.0, expected - 1)
+        kinks = 1 + np.where([gap.rank_one and gap.inside for gap in gaps], odds / (1 + odds), 1.0)
     return [float(density) for density in densities]

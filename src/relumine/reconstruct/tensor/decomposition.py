@@ -231,7 +231,9 @@ def _proved(units: Units, patterns: list[Pattern], tensor: Tensor, lengths: Arra
     everywhere = np.concatenate([tensor.base[None], tensor.points])
     expected = np.array([[0.0, *p.points] for p in patterns]) * 2 - 1
     signals = units.rows @ everywhere.T
-    unclear = _DEVIATIONS * tensor.deviation * np.outer(lengths, np.linalg.norm(everywhere, axis=1))
-    agree = np.where(np.abs(signals) < unclear, 0.0, np.sign(signals) * expected)
-    right = (np.abs(agree.sum(axis=1)) == np.abs(agree).sum(axis=1)) & agree.any(axis=1)
-    return units.turned(np.where(agree.sum(axis=1) < 0, -1.0, 1.0)).at(right)
+    bound = _DEVIATIONS * tensor.deviation * np.outer(lengths, np.linalg.norm(everywhere, axis=1))
+    unclear = np.abs(signals) < bound
+    agree = np.sign(signals) * expected
+    turn = np.where(np.where(unclear, 0.0, agree).sum(axis=1) < 0, -1.0, 1.0)
+    right = ((agree == turn[:, None]) | unclear).all(axis=1) & ~unclear.all(axis=1)
+    return units.turned(turn).at(right)

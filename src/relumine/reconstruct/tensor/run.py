@@ -30,6 +30,7 @@ class TensorRun(TwoLayerRun):
     """The state of one reconstruction by the tensor."""
 
     search: TensorSearch | None = None
+    _doublings = 0  # how often as many answers were asked to be averaged
 
     @property
     def _state(self) -> int | None:
@@ -92,7 +93,7 @@ class TensorRun(TwoLayerRun):
 
     def _compare(self) -> None:
         super()._compare()
-        for _ in range(_FAR_ROUNDS if self.offer.box is None else 0):
+        for _ in range(_FAR_ROUNDS if self.offer.box is None and not self.asker.blurred else 0):
             if not self._look_far():
                 return
 
@@ -125,14 +126,17 @@ class TensorRun(TwoLayerRun):
     def _polish(self) -> None:
         """Behind rounding more answers with gradients make the fit more exact: twice as many, until it is."""
         super()._polish()
-        for _ in range(_DOUBLINGS if self.noise.absolute > 0 else 0):
+        while self.noise.absolute > 0 and self._doublings < _DOUBLINGS:
             if self._uncertainty is None or self._uncertainty <= _PRECISE * self.comparison.size:
                 return
+            self._doublings += 1
             with self.meter.phase("average"):
                 self._ask(self._fresh(len(self.asker.oracle.answers().jacobians)))
             super()._polish()
 
     def _mend(self) -> None:
+        if self.asker.blurred:
+            return  # values are not as exact as the fit: what contradicts is noise
         futile = 0
         while len(wrong := self._wrong()):
             futile = 0 if self._explain(self.comparison.points[wrong[futile % len(wrong)]]) else futile + 1

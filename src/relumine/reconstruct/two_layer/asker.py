@@ -19,6 +19,9 @@ from relumine.reconstruct.verification.domain import Domain
 _FAR = {"float64": 1e5, "float32": 1e3}
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
+# Noise is looked for at this part of that distance, where a smooth function changes by as little; it is noise if the
+# change is at least the second number of the other, and a unit is not told apart where it is more than the third.
+_CLOSER, _AS_LARGE, _COARSE = 1e-3, 0.5, 0.03
 # So many pairs of neighbours are asked until one lies in one linear region.
 _PAIRS = 3
 
@@ -62,6 +65,7 @@ class Asker:
         self.oracle = Remembering(FiniteDifferences(source, step) if step else source)
         self.comparison = Comparison(self.oracle, rng, domain)
         self.noise = Noise(0.0)
+        self.blurred = False  # by noise that is not rounding
 
     @property
     def offer(self) -> Offer:
@@ -104,13 +108,31 @@ class Asker:
             shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
             self._refuse_rounded_probabilities()
-            self._refuse_foreign_gradients(line, near, answer)
             size = float(np.linalg.norm(answer.jacobians[0]))
             change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))
-            if change <= self.noise.of(size, answer.jacobians[0].size):
+            same = change <= self.noise.of(size, answer.jacobians[0].size)
+            if not same and self._blurs(line, near, answer):
+                return line, near, answer
+            self._refuse_foreign_gradients(line, near, answer)
+            if same:
                 return line, near, answer
             changed += 1
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {changed} gradients changed within {near:g}")
+
+    def _blurs(self, line: Line, near: float, answer: Answer) -> bool:
+        """Whether gradients change by as much on a thousandth of the way: then it is noise, and its size is known."""
+        closer = self.ask(self.comparison.representable(line.points([_CLOSER * near])))
+        first, second = answer.jacobians[1] - answer.jacobians[0], closer.jacobians[0] - answer.jacobians[0]
+        deviation = float(np.linalg.norm(second)) / np.sqrt(2 * second.size)
+        # A breakpoint between the points would change them by a matrix of rank one.
+        independent = np.linalg.norm(second - first) > np.linalg.norm(second) / 2
+        size = float(np.linalg.norm(answer.jacobians[0])) / np.sqrt(second.size)
+        as_large = np.linalg.norm(second) > _AS_LARGE * np.linalg.norm(first)
+        self.blurred = bool(independent and as_large and deviation <= _COARSE * size)
+        if self.blurred:
+            # Noise counts as rounding of the same deviation: the error of a rounded number is uniform.
+            self.noise = Noise(self.noise.relative, float(np.sqrt(3) * deviation))
+        return self.blurred
 
     def _refuse_rounded_probabilities(self) -> None:
         if self.link is not None and noise_in(self._tap.last.jacobians, self.offer.dtype).absolute > 0:

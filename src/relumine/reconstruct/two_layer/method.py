@@ -79,7 +79,8 @@ class TwoLayer:
         run = self._run(meter, rng)
         outcome, remark = attempt(run.reconstruct)
         left = self.most - meter.spent.since(before).gradient_queries
-        if outcome in _DOUBTED and isinstance(run, TensorRun) and not isinstance(run, OrdinaryRun) and left >= _LEAST:
+        searched = isinstance(run, TensorRun) and not isinstance(run, OrdinaryRun) and not run.asker.blurred
+        if outcome in _DOUBTED and searched and left >= _LEAST:
             run = LineRun(replace(self, limit=left), meter, rng, run.seen if isinstance(run, OneOutputRun) else None)
             outcome, remark = attempt(run.reconstruct)
         if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
