@@ -38,25 +38,28 @@ def render(result: AuditResult) -> str:
     """
     charts = [chart for chart in (curves.leakage(result), curves.frontier(result)) if chart is not None]
     style, script = _part("style.css"), _part("script.js")
-    return _template().render(
-        result=result,
-        about=result.about,
-        policy=_policy(style, script),
-        style=Markup(style),
-        script=Markup(script),
-        charts={chart.name: chart for chart in charts},
-        alike=wording.agrees(result.about),
-        figures=tables.key_figures(result),
-        columns=tables.COLUMNS,
-        plain={curve.level: curve for curve in result.curves if not curve.defence},
-        looks=dict(zip((curve.level for curve in result.curves), curves.looks(result, result.curves), strict=True)),
-        defences=tables.defences(result),
-        cases=tables.cases(result.records),
-        actions=tables.actions(result),
-        references=REFERENCES,
-        gallery=_gallery(result),
-        units=_units(result),
-    )
+    try:
+        return _template().render(
+            result=result,
+            about=result.about,
+            policy=_policy(style, script),
+            style=Markup(style),
+            script=Markup(script),
+            charts={chart.name: chart for chart in charts},
+            alike=wording.agrees(result.about),
+            figures=tables.key_figures(result),
+            columns=tables.COLUMNS,
+            plain={curve.level: curve for curve in result.curves if not curve.defence},
+            looks=dict(zip((curve.level for curve in result.curves), curves.looks(result, result.curves), strict=True)),
+            defences=tables.defences(result),
+            cases=tables.cases(result.records),
+            actions=tables.actions(result),
+            references=REFERENCES,
+            gallery=_gallery(result),
+            units=_units(result),
+        )
+    except jinja2.UndefinedError as error:  # a word that no audit writes, in a file from outside
+        raise LookupError(str(error)) from error
 
 
 def _policy(style: str, script: str) -> str:
