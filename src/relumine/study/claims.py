@@ -181,23 +181,23 @@ def no_difference(results: Results, *, data: str, curve: str = SMOOTHGRAD.name) 
 
 
 def works_better(results: Results, *, panel: str, than: str) -> Finding:
-    """One pair of networks ends closer to its target than another, by more than a point on average over budgets.
+    """One pair of networks ends closer to its target than another: on average over budgets, and at none farther.
 
-    Judged with one λ for all, as the paper has it; what each gains from its own is told besides.
+    By more than a point, with one λ for all students, as the paper has it.
     """
     panels = [results.panel(name) for name in (panel, than)]
-    points = [results.points(panel, curve) for curve in (ONE_WEIGHT, GRADIENT) for panel in panels]
-    budgets = set.intersection(*({point.budget for point in some} for some in points))
+    points = [{point.budget: point for point in results.points(each, ONE_WEIGHT)} for each in panels]
+    budgets = sorted(points[0].keys() & points[1].keys())
     if not budgets:
         return NOTHING
-    targets = [results.target_accuracy(panel) or 1.0 for panel in panels] * 2
-    here = [[point for point in some if point.budget in budgets] for some in points]
-    missing = [t - fmean(point.mean for point in some) for t, some in zip(targets, here, strict=True)]
-    alike, reverse, own, own_reverse = (f"{100 * each:.1f}" for each in missing)
-    words = f"at λ = 0.1 {alike} points short of the target on average, the reverse {reverse}; "
-    words += f"at λ = 10 {own} and {own_reverse}"
-    seeds = min(point.seeds for some in here for point in some)
-    return Finding(words, "same" if missing[0] < missing[1] - _POINT else "short", seeds)
+    targets = [results.target_accuracy(each) or 1.0 for each in panels]
+    ours, theirs = ([t - some[b].mean for b in budgets] for t, some in zip(targets, points, strict=True))
+    told = (" / ".join(f"{100 * each:.1f}" for each in some) for some in (ours, theirs))
+    words = f"{' and '.join(told)} points short of their targets with {' / '.join(f'{b:,}' for b in budgets)} queries"
+    better = fmean(ours) < fmean(theirs) - _POINT
+    farther = any(mine > other + _POINT for mine, other in zip(ours, theirs, strict=True))
+    seeds = min(point.seeds for some in points for point in some.values())
+    return Finding(words, "same" if better and not farther else "short", seeds)
 
 
 def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:

@@ -223,7 +223,7 @@ EXACT = CurveDesign(
 )
 HEAD = CurveDesign(
     "head",
-    "last layer exact, the others public",
+    "exact, public backbone",
     loss="head",
     networks=("conv", "vgg11", "resnet18", "resnet18_small"),
     budgets=(100,),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from relumine.errors import MisuseError
 from relumine.jobs.engines import Engine, Lost
@@ -229,17 +229,10 @@ def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
 
 def _rows(path: Path) -> list[Row]:
     rows = []
-    for number, line in enumerate(_lines(path), start=1):
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
         try:
             rows.append(Row.from_json(line))
         except (ValueError, TypeError, KeyError, MisuseError) as error:
             raise MisuseError(f"{path}, line {number}: expected a row ({error}); remove the line") from error
     return rows
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text("utf-8").splitlines() if path.exists() else []
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _lines(path)]
