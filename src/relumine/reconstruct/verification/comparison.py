@@ -85,9 +85,9 @@ class Comparison:
         """The points that contradict the model."""
         return np.flatnonzero(self.misses(model) > tolerance)
 
-    def challenge(self, model: Shallow, spared: int = 0) -> None:
-        """Ask close to the boundary of every unit, several times over; ``spared`` times less often."""
-        times = _TIMES_IN_A_PLANE if _rank(model) <= _PLANE else _TIMES - spared
+    def challenge(self, model: Shallow) -> None:
+        """Ask close to the boundary of every unit, several times over."""
+        times = _TIMES_IN_A_PLANE if _rank(model) <= _PLANE else _TIMES
         self.ask(np.concatenate([self.near_boundaries(model) for _ in range(times)]))
 
     def near_boundaries(self, model: Shallow) -> Array:
