@@ -113,3 +113,18 @@ def test_misuse_is_named():
     flat = rl.FunctionOracle(lambda x, gradients: None, rl.Offer(inputs=(9,), outputs=3, values="logits"))
     with pytest.raises(rl.MisuseError):
         rl.Convolutional(made(0))(flat)
+
+
+def test_a_hidden_layer_behind_features_that_are_often_off_is_recovered():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        layers = nn.Sequential(
+            *(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(108, 12), nn.ReLU(), nn.Linear(12, 10)),
+        )
+    module = layers.double().eval()
+    result = rl.Convolutional(module)(oracle_of(module), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED, result.evidence.remark
+    assert result.hidden == (3, 12)
+    truth = oracle_of(module)(fresh(), gradients=False).values
+    np.testing.assert_allclose(result.predict(fresh()), truth, atol=1e-6)

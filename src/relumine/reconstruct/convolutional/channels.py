@@ -17,6 +17,8 @@ from relumine.reconstruct.convolutional.sightings import Sighting, unit_rows
 _MARGIN = 3
 # So many sightings make a channel; two may agree by chance where images are small.
 _SIGHTINGS = 3
+# So many of them must be sure: others may be taken for units beside them.
+_SURE = 2
 # Turns of reweighting, and the misfit that rounding may leave.
 _REWEIGHTED, _ROUNDING = 4, 1e-15
 # So many sightings prove a bias, which agree up to a multiple of the tolerance for directions.
@@ -88,8 +90,12 @@ class Channels:
 
     @property
     def complete(self) -> list[Channel]:
-        """Those of which kernel and bias are known."""
-        return [channel for channel in self.found if channel.biased and len(channel.seen) >= _SIGHTINGS]
+        """Those of which kernel and bias are proved."""
+        return [
+            channel
+            for channel in self.found
+            if channel.biased and len(channel.seen) >= _SIGHTINGS and sum(one.sure for one in channel.seen) >= _SURE
+        ]
 
     def add(self, sightings: Iterable[Sighting]) -> None:
         """Put new sightings to the channels that they show, and look for new channels among the others."""

@@ -201,6 +201,8 @@ def _further(found: Dense, seen: Pulled) -> tuple[Array | None, Array | None]:
     None where it cannot be told, and where no more unit is needed.
     """
     columns = np.flatnonzero(seen.on[:-1])
+    if not len(columns):
+        return None, None
     system = np.einsum("kh,hf->kfh", found.outputs, found.rows[:, columns]).reshape(-1, len(found.rows))
     given = (seen.piece - found.linear)[:, columns]
     shares = np.linalg.lstsq(system, given.ravel())[0]

@@ -230,6 +230,8 @@ class _Run:
                     self.more(seen, point)
                     self.more(seen, point + _BESIDE * float(point.std()) * texture(self.shape, self.rng)[0])
                 found = self.dense(seen)
+        # What contradicts may be a channel of the last layer: only those before it, which showed it, are proved.
+        self.proved = Front(self.shape, self.proved.layers[: len(self.stages) - 1])
         raise Stop(Outcome.NOT_VERIFIED, self.report())
 
     def more(self, seen: list[Pulled], point: Array) -> None:
