@@ -184,7 +184,8 @@ class Ascent:
             if layer is not None:
                 return layer
             tried += 1
-            if tried > _ROUNDS[len(self.layers) > 0]:
+            hopeless = 2 * len(search.missing()) > search.rank  # as where answers are rounded
+            if hopeless or tried > _ROUNDS[len(self.layers) > 0]:
                 raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
             self._answered(self._points(ceil(_MORE * len(here.points)), search.missing()))
 

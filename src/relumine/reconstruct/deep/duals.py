@@ -35,7 +35,7 @@ _ROUND = 32
 # Rounds without a new unit, besides as many as there were with, after which more points are better than more subsets;
 # and rounds in all. Layers of 64 units took 9 to 12 rounds, one of 100 units 76. No clock decides, so that a run that
 # is started again asks the same.
-_IDLE, _MOST = 20, 300
+_IDLE, _MOST = 20, 200
 # Up to this rank subsets that leave no null vector but those of units are tried faster than larger null spaces.
 _SMALL = 40
 # A vector depends on others if less than this part of it is left besides them.
@@ -159,8 +159,10 @@ class DualSearch:
         # Of the points that are left the least, as many as determine the vector: others may be close to it by chance.
         order = np.argsort(left)
         order = order[: int(np.searchsorted(np.cumsum(self._ranks[order]), _SPARE * self.rank + 1)) + 1]
-        if left[order[-1]] > 10 * self._coarse:
+        close = np.sort(order).tobytes()
+        if left[order[-1]] > 10 * self._coarse or close in self._seen:
             return
+        self._seen.add(close)
         vector = np.linalg.svd(self._blocks[order].reshape(-1, self.rank))[2][-1]
         off = (self._left_by(vector) <= self._tight) & self._alive
         if off.tobytes() in self._seen or int(self._ranks[off].sum()) < _SPARE * self.rank + 1:
