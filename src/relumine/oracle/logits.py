@@ -129,7 +129,8 @@ def _logits(probabilities: Array, dtype: DType) -> Array:
 def _lost(p: Array, dtype: DType) -> NDArray[np.bool_]:
     """n×1: whether a row's logits cannot be known."""
     smallest = p.min(axis=1, keepdims=True)
-    lost: NDArray[np.bool_] = smallest < _SMALLEST[dtype]
+    single = (p == p.astype(np.float32)).all(axis=1, keepdims=True)  # computed in float32, whatever was offered
+    lost: NDArray[np.bool_] = smallest < np.where(single, _SMALLEST["float32"], _SMALLEST[dtype])
     return lost | ~complement_kept(1 - smallest, dtype) if p.shape[1] == 1 else lost
 
 

@@ -1,6 +1,6 @@
 """Deep: fully connected ReLU networks with any number of hidden layers, from gradients."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +112,7 @@ class _DeepRun:
                 raise Stop(Outcome.INCOMPLETE, self.growth.report())
             self._compare(network)
             if self._misses(network).max(initial=0) > _CLOSE * self._tolerance:
-                network = self.search.polished(network)
+                network = _without_idle(self.search.polished(network), self._tolerance)
             self.network = network
             wrong = np.flatnonzero(self._misses(network) > self._tolerance)
             if not len(wrong):
@@ -250,3 +250,15 @@ class _DeepRun:
         if self.met is None:
             return evidence
         return evidence.and_met(self.met.gap, len(self.met.points), self.met.where)
+
+
+def _without_idle(network: Network, tolerance: float) -> Network:
+    """Without units of the last hidden layer that add nothing, such as those for a linear term that is none."""
+    sizes = np.linalg.norm(network.weights[-1], axis=0)
+    kept = sizes > tolerance * sizes.max(initial=0)
+    if kept.all() or len(network.weights) < 2:
+        return network
+    weights = (*network.weights[:-2], network.weights[-2][kept], network.weights[-1][:, kept])
+    return replace(
+        network, weights=weights, biases=(*network.biases[:-2], network.biases[-2][kept], network.biases[-1])
+    )

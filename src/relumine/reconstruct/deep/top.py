@@ -41,6 +41,8 @@ class Top:
         self._left = _ANSWERS + _PER_OUTPUT * len(self._region.to_layer) // outputs
         try:
             points, answer = self._asked(self._fresh(1))
+            while not len(points):  # saturated probabilities tell nothing
+                points, answer = self._asked(self._fresh(1))
             first = Observations(points, answer.values, answer.jacobians, self._noise)
             self._search = TensorSearch(self._asked, self._fresh, self._near, first, self._rng)
             return self._plain(self._search)
