@@ -76,10 +76,13 @@ def test_more_units_than_inputs_are_recovered_the_right_way_around(widths):
 
 def test_a_coarse_expanding_layer_is_not_called_recovered_and_the_remark_says_why():
     """In float32 boundaries are not known well enough to be followed."""
-    result = run(network(6, 12, 8, 3, seed=0, dtype="float32").oracle)
-    assert result.outcome is rl.Outcome.INCOMPLETE
-    assert "of layer 1, 12 units are complete" in result.evidence.remark
-    assert "orientation" in result.evidence.remark
+    results = [run(network(6, 12, 8, 3, seed=seed, dtype="float32").oracle) for seed in range(4)]
+    assert {result.outcome for result in results} == {rl.Outcome.INCOMPLETE}
+    remarks = [result.evidence.remark for result in results]
+    assert all("orientation" in remark for remark in remarks)
+    # A unit of the second layer may pass for one of the first, which is not proved.
+    assert all("proved: layers of no units" in remark for remark in remarks)
+    assert sum("of layer 1, 12 units are complete" in remark for remark in remarks) >= 3
 
 
 def test_a_unit_of_the_last_layer_that_is_off_at_few_points_is_found():

@@ -25,6 +25,8 @@ _FAR = 1e3
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
 _NEAR = {"float64": 1e-5, "float32": 1e-3}
 
+# Pairs of neighbours that are asked first, and at most, if they are all the same.
+_STARTS, _MOST_STARTS = 3, 12
 # Polishing uses at most this many numbers of gradients per step.
 _PRODUCTS = 4e6
 
@@ -108,10 +110,14 @@ class Search:
     def calibrate(self) -> None:
         """Find the noise, and see that the gradient is constant nearby."""
         near = _NEAR[self.offer.dtype]
-        changed = 0
-        for _ in range(3):
+        changed = starts = 0
+        numbers = np.empty(0)
+        # Where all units are off, answers are the same few numbers, which do not tell whether they are rounded.
+        while starts < _STARTS or (len(np.unique(numbers)) <= self.offer.outputs + 1 and starts < _MOST_STARTS):
+            starts += 1
             answer = self._start(near)
-            self.noise = noise_in(np.concatenate([answer.values.ravel(), answer.jacobians.ravel()]), self.offer.dtype)
+            numbers = np.concatenate([numbers, answer.values.ravel(), answer.jacobians.ravel()])
+            self.noise = noise_in(numbers, self.offer.dtype)
             if self.noise.absolute > 0:
                 raise Stop(Outcome.NOT_THIS_CLASS, "the answers are rounded: deep networks need all their digits")
             before, after = self.book.jacobians[-2:]
@@ -120,7 +126,7 @@ class Search:
         self.precision = precision_for(self.noise)
         # One pair may happen to lie on both sides of a boundary.
         if changed > 1:
-            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of 3 gradients changed within {near:g}")
+            raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{changed} of {starts} gradients changed within {near:g}")
 
     def _start(self, near: float) -> Answer:
         """Ask two neighbours, where answers can be trusted; what the target itself said."""
