@@ -15,8 +15,9 @@ from relumine.reconstruct.convolutional.sightings import Sighting, unit_rows
 
 # A common vector of two subspaces is proved by so many more dimensions than they need.
 _MARGIN = 3
-# So many sightings make a channel; two may agree by chance where images are small.
-_SIGHTINGS = 3
+# So many places at which it was seen make a channel; two may agree by chance where images are small. Sightings at one
+# place are no proof: what is no unit of this layer looks there like itself.
+_PLACES = 3
 # So many of them must be sure: others may be taken for units beside them.
 _SURE = 2
 # Turns of reweighting, and the misfit that rounding may leave.
@@ -44,6 +45,8 @@ class Channel:
     def fits(self, sighting: Sighting, tolerance: float) -> bool:
         """Whether this is one more sighting of it, and not one that shows nothing of it."""
         free = sighting.free if self.biased and not sighting.pooled else _with_bias(sighting.free)
+        if len(self.weights) - free.shape[1] - 1 < _MARGIN:  # one number fits any channel
+            return False
         shown = self.weights - free @ (free.T @ self.weights)
         size = float(np.linalg.norm(shown))
         particular = sighting.particular - free @ (free.T @ sighting.particular)
@@ -65,6 +68,11 @@ class Channel:
         self.seen += [one for one, right in zip(shown, agree, strict=True) if right]
         self.biased = True
         self.refit()
+
+    @property
+    def places(self) -> int:
+        """At how many places it was seen."""
+        return len({one.places for one in self.seen})
 
     def refit(self) -> None:
         """The vector that all sightings agree on, by least squares in which each counts as exact as it turns out."""
@@ -94,7 +102,7 @@ class Channels:
         return [
             channel
             for channel in self.found
-            if channel.biased and len(channel.seen) >= _SIGHTINGS and sum(one.sure for one in channel.seen) >= _SURE
+            if channel.biased and channel.places >= _PLACES and sum(one.sure for one in channel.seen) >= _SURE
         ]
 
     def add(self, sightings: Iterable[Sighting]) -> None:
@@ -132,7 +140,7 @@ def common(first: Sighting, second: Sighting, tolerance: float) -> Channel | Non
 
     One of them must be sure: two that are not may both be taken for units beside them, with a shifted kernel.
     """
-    if first.change is second.change or not (first.sure or second.sure):
+    if first.change is second.change or first.places == second.places or not (first.sure or second.sure):
         return None
     bias = not (first.pooled and second.pooled)
     a, b = first.basis(bias=bias), second.basis(bias=bias)

@@ -26,6 +26,9 @@ _STRAIGHT = 1e-2
 _BOTH = 2
 # Signs of a unit that must be as its pattern says, beyond those by chance: weights not shown may still spoil some.
 _AGREE = 0.5
+# An answer contradicts a linear layer if it leaves so many times what answers leave in the median. One of 60 that was
+# on the wrong side left 100 times as much.
+_CONTRADICTS = 30.0
 # What is left of a linear part that is none.
 _LEFT = 1e-3
 # The ridge of normal equations, of their trace, and turns of refinement.
@@ -70,7 +73,7 @@ class Dense:
 def dense_layers(seen: list[Pulled], rng: np.random.Generator) -> Dense | None:
     """What explains these; None if more are needed."""
     if _straight(seen):
-        return _solved(seen, np.empty((0, len(seen[0].piece))), np.empty((len(seen), 0)), linear=True)
+        return _one_layer(seen)
     space = RowSpace(seen)
     chosen = [int(i) for i in np.flatnonzero(space.inside & [one.on[-1] for one in seen])]
     terms = _terms(seen, space, chosen, rng) if len(chosen) > 1 else None
@@ -114,6 +117,17 @@ def _straight(seen: list[Pulled]) -> bool:
         here, there = (some.piece[:, :-1][:, shared] for some in (first, one))
         shares.append(float(np.linalg.norm(there - here)) / max(float(np.linalg.norm(here)), _TINY))
     return float(np.median(shares)) < _STRAIGHT
+
+
+def _one_layer(seen: list[Pulled]) -> Dense:
+    """A linear layer; an answer that rounding puts on the other side of a boundary contradicts it, and is left out."""
+    while True:
+        found = _solved(seen, np.empty((0, len(seen[0].piece))), np.empty((len(seen), 0)), linear=True)
+        left = np.array([np.linalg.norm((one.piece - found.linear)[:, :-1][:, one.on[:-1]]) for one in seen])
+        agree = left <= _CONTRADICTS * np.median(left)
+        if agree.all():
+            return found
+        seen = [one for one, right in zip(seen, agree, strict=True) if right]
 
 
 def _terms(

@@ -46,7 +46,7 @@ def pulled(front: Front, seen: Observation) -> Pulled:
     features = pieces[:, -1].toarray().ravel()
     on = np.flatnonzero(features != 0)
     rows = pieces[on, :-1].toarray()
-    found, _, rank, _ = lstsq(rows.T, seen.jacobian.T, lapack_driver="gelsy")
+    found, _, rank, _ = lstsq(rows.T, seen.jacobian.T, cond=_DEPENDENT, lapack_driver="gelsy")
     known = np.append(features != 0, True)
     if rank < len(on):  # what is part of a dependency is not known, and neither is the constant
         left, sizes, _ = np.linalg.svd(rows)
