@@ -108,7 +108,7 @@ class Channels:
     def add(self, sightings: Iterable[Sighting]) -> None:
         """Put new sightings to the channels that they show, and look for new channels among the others."""
         for one in sightings:
-            if self._explained(one):
+            if len(one.particular) - one.free.shape[1] - 1 < _MARGIN or self._explained(one):
                 continue
             channel = next((new for other in self.unexplained if (new := common(one, other, self.tolerance))), None)
             self.unexplained.append(one)
