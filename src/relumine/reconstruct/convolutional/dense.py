@@ -26,8 +26,8 @@ _STRAIGHT = 1e-2
 _BOTH = 2
 # Signs of a unit that must be as its pattern says, beyond those by chance: weights not shown may still spoil some.
 _AGREE = 0.5
-# An answer contradicts a linear layer if it leaves so many times what answers leave in the median. One of 60 that was
-# on the wrong side left 100 times as much.
+# An answer contradicts a linear layer if its residual is this many times the median one. One of 60 that was on the
+# wrong side left 100 times the median.
 _CONTRADICTS = 30.0
 # What is left of a linear part that is none.
 _LEFT = 1e-3

@@ -27,7 +27,7 @@ from relumine.reconstruct.noise import Noise
 # in later ones: if a later one is not found soon, its units hardly switch where all below are on.
 _EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, (15, 4)
 _FIRST = 6
-# So many times more answers than have that many equations show the same Jacobians again and again.
+# With this many times the answers that the equations need, and still too few equations, the same Jacobians return.
 _REPEATED = 3
 # With one output lines are as cheap: a dual vector takes more points than there are units, all with that unit off.
 FEWEST = 2

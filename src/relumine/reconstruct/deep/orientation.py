@@ -11,7 +11,7 @@ from relumine.reconstruct.deep.follow import REACH, Boundary, Follower, compleme
 from relumine.reconstruct.deep.layers import Layers, Mask
 from relumine.reconstruct.deep.search import Search
 
-# So many times as many boundaries are followed as equations are needed, at most.
+# At most this many boundaries are followed for each one whose equations are needed.
 _BOUNDARIES = 3
 # A unit is turned around (1) or not (0); found to be so up to this.
 _SURE = 1e-3

@@ -32,7 +32,7 @@ _NEIGHBOURS = 8
 # A gap may hold several kinks: how many are expected follows from the density, and this from how many are expected.
 _TURNS = 2
 
-# Where half of the gaps are unresolved after this many answers, one of them is halved up to so many times: a gap
+# Where half of the gaps are unresolved after this many answers, one of them is halved up to _HALVINGS times: a gap
 # between 100 answers holds 2^12 kinks of no network that fits a computer.
 _DOUBT = 100
 _HALVINGS = 12

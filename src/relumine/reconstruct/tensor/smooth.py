@@ -33,7 +33,7 @@ _SIZES = (1.0, 4.0, 16.0)
 # Curves that miss no more than this (the median over units) are worth a polish; those of a wrong activation miss 1e-3
 # and more: GELU's two forms are the closest.
 _FITS = 3e-4
-# Inputs whose gradients are no more than so many times those of most have the same size.
+# Inputs have the same size if their gradients are at most this multiple of the median one.
 _ALIKE = 4.0
 # Lines that are searched before the target counts as another class.
 _LINES = 6

@@ -28,7 +28,7 @@ _SHARP = 0.2
 _COARSEST = 1e-3
 # One that is no further off than this lacks a unit or two, and another line may show them apart.
 _NEARLY = 5e-2
-# So many times more points are compared where a box limits the search.
+# Where a box limits the search, this many times as many points are compared.
 _IN_A_BOX = 25
 # Answers are explained when they are off by no more than this, in units of their expected error.
 _FITS = 1.2
