@@ -1,4 +1,4 @@
-"""The command line: one thin command per library call, a module each.
+"""The command line: one thin command per library call.
 
 ``options`` holds what commands share, ``exits`` turns errors into messages and exit codes. Heavy imports wait until a
 command runs, so that ``--help`` answers at once.
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from relumine import __version__
-from relumine.cli import audit, compare, demo, probe, reconstruct, report, reproduce, serve
+from relumine.cli import audit, probe, reconstruct, report, reproduce, serve
 
 _RESPONSIBLE = "For models that you own or are allowed to test."
 
@@ -43,10 +43,10 @@ def _options(
 # In the order in which --help lists them.
 app.command()(audit.audit)
 app.command()(report.report)
-app.command()(compare.compare)
+app.command()(report.compare)
 app.command()(reconstruct.reconstruct)
 app.command()(probe.probe)
-app.command()(demo.demo)
+app.command()(audit.demo)
 app.command()(reproduce.reproduce)
 app.command()(serve.serve)
 

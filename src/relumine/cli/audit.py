@@ -1,4 +1,4 @@
-"""``relumine audit``: what leaks, how fast, and what each defence buys."""
+"""``relumine audit`` (what leaks, how fast, and what each defence buys) and ``relumine demo``."""
 
 import shlex
 import sys
@@ -18,13 +18,13 @@ from relumine.cli.exits import (
     no_folder_left,
     say,
 )
+from relumine.cli.options import option
 from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
     from relumine.audit.result import AuditResult
     from relumine.audit.settings import AuditSettings
 
-EngineName = Literal["local", "ray"]
 PresetName = Literal["owasp-aitg", "owasp-aitg-warning"]
 
 _CONFIG = Path("audit.toml")
@@ -42,93 +42,70 @@ def audit(
     *,
     data: Annotated[
         str | None,
-        typer.Option(
-            metavar="DATA",
-            help="Inputs like those of its users: .npz, .npy, .csv, .parquet, a folder of images, IDX files, or "
+        option(
+            "DATA",
+            "Inputs like those of its users: .npz, .npy, .csv, .parquet, a folder of images, IDX files, or "
             "digits, mnist, cifar10.",
         ),
     ] = None,
     backbone: options.Backbone = None,
-    label_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Column of the labels in a .csv or .parquet file.")
-    ] = None,
-    budget: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Queries of the largest attack; 1,000 if not given.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="How often each attack is repeated; 3 if not given.")
-    ] = None,
+    label_column: Annotated[str | None, option("NAME", "Column of the labels in a .csv or .parquet file.")] = None,
+    budget: Annotated[int | None, option("N", "Queries of the largest attack; 1,000 if not given.", min=1)] = None,
+    seeds: Annotated[int | None, option("N", "How often each attack is repeated; 3 if not given.", min=1)] = None,
     levels: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,…",
-            help="What to expose, e.g. logits,gradients; all that TARGET can give if not given.",
-        ),
+        option("NAME,…", "What to expose, e.g. logits,gradients; all that TARGET can give if not given."),
     ] = None,
     exposed: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,…",
-            help="What is exposed today, apart from what-ifs; gates are about that. All that a server answers if not.",
+        option(
+            "NAME,…",
+            "What is exposed today, apart from what-ifs; gates are about that. All that a server answers if not.",
         ),
     ] = None,
     defences: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SPEC",
-            help="Also behind this defence, e.g. round:4+top: docs/defences.md; repeatable. 'all': one of each kind. "
+        option(
+            "SPEC",
+            "Also behind this defence, e.g. round:4+top: docs/defences.md; repeatable. 'all': one of each kind. "
             "'list' lists them.",
         ),
     ] = None,
     fail_on: Annotated[
-        list[str] | None,
-        typer.Option(metavar="CONDITION", help="Exit with 10 if it holds, e.g. 'queries-to-95 < 1000'; repeatable."),
+        list[str] | None, option("CONDITION", "Exit with 10 if it holds, e.g. 'queries-to-95 < 1000'; repeatable.")
     ] = None,
     preset: Annotated[
         PresetName | None,
-        typer.Option(help="Fail by a published threshold: OWASP AITG-APP-09's 90 % agreement, or its 75 %."),
+        option(None, "Fail by a published threshold: OWASP AITG-APP-09's 90 % agreement, or its 75 %."),
     ] = None,
     time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="Of computing, for one attack; 600 if not given. Stopped is undecided."),
+        float | None, option("SECONDS", "Of computing, for one attack; 600 if not given. Stopped is undecided.")
     ] = None,
-    price: Annotated[float | None, typer.Option(metavar="N", help="Of 1,000 queries, for the report.")] = None,
+    price: Annotated[float | None, option("N", "Of 1,000 queries, for the report.")] = None,
     student: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Network of learned clones: two_layer, conv, …; by the input's shape if not."
-        ),
+        str | None, option("NAME", "Network of learned clones: two_layer, conv, …; by the input's shape if not.")
     ] = None,
     output: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write .html, .json, .xml (JUnit) or .sarif; repeatable. RUN/report.html if not.",
+        option(
+            "FILE", "Write .html, .json, .xml (JUnit) or .sarif; repeatable. RUN/report.html if not.", "--output", "-o"
         ),
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where every record is kept; a new folder if not given.")
-    ] = None,
+    run: Annotated[Path | None, option("FOLDER", "Where every record is kept; a new folder if not given.")] = None,
     resume: Annotated[
         bool,
-        typer.Option(
-            "--resume", help="Go on in --run, or in the latest run of this target; also with a larger --budget."
-        ),
+        option(None, "Go on in --run, or in the latest run of this target; also with a larger --budget.", "--resume"),
     ] = False,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings as TOML; audit.toml of this folder if there is one.")
+        Path | None, option("FILE", "Settings as TOML; audit.toml of this folder if there is one.")
     ] = None,
     engine: Annotated[
-        EngineName | None, typer.Option(help="local: processes on this machine. ray: a Ray cluster.")
+        options.EngineName | None, option(None, "local: processes on this machine. ray: a Ray cluster.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Attacks at a time; as many as there are cores if not given.")
+        int | None, option("N", "Attacks at a time; as many as there are cores if not given.", min=1)
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; without, one is started here.")
-    ] = None,
+    address: options.Address = None,
     input_shape: options.InputShape = None,
     values: options.Values = None,
     gradients: options.Gradients = None,
@@ -170,6 +147,28 @@ def audit(
         settings = read_settings(config, said)
         folder = _folder(settings, run, resume)
         audited(settings, folder, output or [], json_=json_, quiet=quiet, verbose=verbose)
+
+
+def demo(
+    out: Annotated[Path, option("FOLDER", "For all that is written.")] = Path("demo"),
+    *,
+    json_: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+    debug: options.Debug = False,
+) -> None:
+    """Audit a small network that comes with relumine, and write the report.
+
+    The network tells scikit-learn's digits apart. Takes about a minute on two cores and needs no network connection.
+    """
+    with errors_as_messages(debug):
+        from relumine.audit.settings import AuditSettings
+        from relumine.audit.store import FILE
+
+        if out.exists() and not out.is_dir():
+            raise MisuseError(f"--out: expected a folder to write in, got the file {out}")
+        (out / FILE).unlink(missing_ok=True)  # an earlier demonstration's
+        audited(AuditSettings(), out, [], json_=json_, quiet=quiet, verbose=verbose)
 
 
 def audited(

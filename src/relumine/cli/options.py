@@ -17,96 +17,82 @@ ValueName = Literal["logits", "probabilities", "real"]
 AnswerName = Literal["logits", "probabilities", "real", "label"]
 GradientName = Literal["all", "top", "none"]
 DTypeName = Literal["float32", "float64"]
+EngineName = Literal["local", "ray"]
 MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only, no progress.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Write down each step as it ends.")]
-Json = Annotated[bool, typer.Option("--json", help="Print what came out as JSON instead of tables.")]
-Seed = Annotated[
-    int, typer.Option(min=0, metavar="N", help="Source of all randomness; the same seed asks the same questions.")
-]
+
+def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:
+    """An option of a command: what stands for its value in --help, and what --help says of it."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+Debug = Annotated[bool, option(None, "Show where an error was raised.", "--debug")]
+Quiet = Annotated[bool, option(None, "Results and errors only, no progress.", "--quiet", "-q")]
+Verbose = Annotated[bool, option(None, "Write down each step as it ends.", "--verbose", "-v")]
+Json = Annotated[bool, option(None, "Print what came out as JSON instead of tables.", "--json")]
+Seed = Annotated[int, option("N", "Source of all randomness; the same seed asks the same questions.", min=0)]
 
 # What is asked, and what it does not say of itself.
 
 
 def shape_of(argument: str) -> Any:
     """The option --input-shape of a command whose model is called ``argument``."""
-    return typer.Option(metavar="N,N,…", help=f"Shape of one input, e.g. 1,28,28, where {argument} does not say.")
+    return option("N,N,…", f"Shape of one input, e.g. 1,28,28, where {argument} does not say.")
 
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="What to ask: a TARGET, as of 'reconstruct'.")]
 InputShape = Annotated[str | None, shape_of("TARGET")]
-Values = Annotated[AnswerName | None, typer.Option(help="What the target's outputs are.")]
-Gradients = Annotated[GradientName | None, typer.Option(help="Of which outputs gradients are answered.")]
-Factory = Annotated[
-    str | None, typer.Option(metavar="MODULE:NAME", help="Makes the module that .safetensors weights belong to.")
-]
+Values = Annotated[AnswerName | None, option(None, "What the target's outputs are.")]
+Gradients = Annotated[GradientName | None, option(None, "Of which outputs gradients are answered.")]
+Factory = Annotated[str | None, option("MODULE:NAME", "Makes the module that .safetensors weights belong to.")]
 Backbone = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE",
-        help="The public backbone of TARGET, if it has one: .onnx, .pt2, .pt or package.module:factory, from inputs to "
+    option(
+        "FILE",
+        "The public backbone of TARGET, if it has one: .onnx, .pt2, .pt or package.module:factory, from inputs to "
         "features. The head behind it is reconstructed.",
     ),
 ]
 Defend = Annotated[
     list[str] | None,
-    typer.Option(
-        "--defend", metavar="SPEC", help="Show less, e.g. round:4+top: docs/defences.md; repeatable, first innermost."
-    ),
+    option("SPEC", "Show less, e.g. round:4+top: docs/defences.md; repeatable, first innermost.", "--defend"),
 ]
 
 # How it is asked.
 
 Method = Annotated[
     MethodName,
-    typer.Option(
-        help="auto: linear, then one hidden layer, then several. paper: Algorithm 1 of the paper, needs --hidden. "
-        "two-layer: one hidden layer from gradients. deep: several. values: one, without gradients. linear: none."
+    option(
+        None,
+        "auto: linear, then one hidden layer, then several. paper: Algorithm 1 of the paper, needs --hidden. "
+        "two-layer: one hidden layer from gradients. deep: several. values: one, without gradients. linear: none.",
     ),
 ]
-Hidden = Annotated[int | None, typer.Option(min=1, metavar="N", help="Number of hidden units, for --method paper.")]
+Hidden = Annotated[int | None, option("N", "Number of hidden units, for --method paper.", min=1)]
 Inputs = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Inputs that TARGET is made for, as of 'audit': where to search, and where a clone must be right.",
-    ),
+    option("FILE", "Inputs that TARGET is made for, as of 'audit': where to search, and where a clone must be right."),
 ]
 Budget = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        metavar="N",
-        help="Ask at most this many queries; 1,000,000 if not given, 10,000 where TARGET is a server.",
-    ),
+    option("N", "Ask at most this many queries; 1,000,000 if not given, 10,000 where TARGET is a server.", min=1),
 ]
 Run = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Keep every answer there; the same command goes on after an interruption."),
+    Path | None, option("FOLDER", "Keep every answer there; the same command goes on after an interruption.")
 ]
+Address = Annotated[str | None, option("ADDRESS", "Of a running Ray cluster; without, one is started here.")]
 
 # Servers.
 
-EndpointConfig = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="What a server promises and how it is asked, as TOML.")
-]
-Outputs = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Number of outputs of a server without --endpoint-config.")
-]
-ServerDType = Annotated[DTypeName | None, typer.Option(help="In which a server computes; float32 if not given.")]
+EndpointConfig = Annotated[Path | None, option("FILE", "What a server promises and how it is asked, as TOML.")]
+Outputs = Annotated[int | None, option("N", "Number of outputs of a server without --endpoint-config.", min=1)]
+ServerDType = Annotated[DTypeName | None, option(None, "In which a server computes; float32 if not given.")]
 AuthorizedBy = Annotated[
-    str | None,
-    typer.Option(metavar="TEXT", help="Who allowed the test of a server that is not on this machine; kept."),
+    str | None, option("TEXT", "Who allowed the test of a server that is not on this machine; kept.")
 ]
-Rate = Annotated[
-    float | None, typer.Option(metavar="N", help="Requests per second; 5 for a server elsewhere if not given.")
-]
-Concurrency = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Requests at a time; 2 for a server elsewhere, here 4.")
-]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="For one request; 30 if not given.")]
+Rate = Annotated[float | None, option("N", "Requests per second; 5 for a server elsewhere if not given.")]
+Concurrency = Annotated[int | None, option("N", "Requests at a time; 2 for a server elsewhere, here 4.", min=1)]
+Timeout = Annotated[float | None, option("SECONDS", "For one request; 30 if not given.")]
 
 
 def parsed_shape(text: str | None) -> tuple[int, ...] | None:

@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from relumine.cli import options
 from relumine.cli.exits import errors_as_messages, no_folder_left, say
+from relumine.cli.options import option
 
 if TYPE_CHECKING:
     from relumine.oracle.base import Oracle
@@ -19,14 +18,13 @@ def probe(
     *,
     json_: options.Json = False,
     write_config: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write TOML: for a server what reconstruct reads with --endpoint-config."),
+        Path | None, option("FILE", "Write TOML: for a server what reconstruct reads with --endpoint-config.")
     ] = None,
     seed: options.Seed = 0,
     input_shape: options.InputShape = None,
     gradients: Annotated[
         options.GradientName | None,
-        typer.Option(help="all: an answer has an explanation of each output. top: one of one output."),
+        option(None, "all: an answer has an explanation of each output. top: one of one output."),
     ] = None,
     factory: options.Factory = None,
     endpoint_config: options.EndpointConfig = None,

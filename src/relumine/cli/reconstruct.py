@@ -12,6 +12,7 @@ import typer
 
 from relumine.cli import options
 from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, no_folder_left, say
+from relumine.cli.options import option
 from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -53,8 +54,7 @@ def reconstruct(
     factory: options.Factory = None,
     run: options.Run = None,
     output: Annotated[
-        list[Path] | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write the clone: .safetensors or .onnx; repeatable."),
+        list[Path] | None, option("FILE", "Write the clone: .safetensors or .onnx; repeatable.", "--output", "-o")
     ] = None,
     endpoint_config: options.EndpointConfig = None,
     outputs: options.Outputs = None,
@@ -65,8 +65,7 @@ def reconstruct(
     timeout: options.Timeout = None,
     defend: options.Defend = None,
     probe: Annotated[
-        bool,
-        typer.Option("--probe", help="First find out what the explanations are, as 'relumine probe' does, and use it."),
+        bool, option(None, "First find out what the explanations are, as 'relumine probe' does, and use it.", "--probe")
     ] = False,
     json_: options.Json = False,
     quiet: options.Quiet = False,

@@ -7,10 +7,10 @@ import typer
 
 from relumine.cli import options
 from relumine.cli.exits import GATE_FAILED, INCONCLUSIVE, errors_as_messages, say
+from relumine.cli.options import option
 
 Figure = Literal["all", "main", "unknown-class", "gaussian", "access", "noise", "smoothgrad"]
 Scale = Literal["smoke", "laptop", "paper"]
-EngineName = Literal["local", "ray"]
 
 
 def reproduce(
@@ -25,32 +25,25 @@ def reproduce(
     ] = "all",
     *,
     scale: Annotated[
-        Scale, typer.Option(help="smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
+        Scale, option(None, "smoke: minutes, on digits. laptop: hours on two cores. paper: the full design.")
     ] = "smoke",
-    panel: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only panels whose name, such as 'mnist conv', has this in it.")
-    ] = "",
+    panel: Annotated[str, option("TEXT", "Only panels whose name, such as 'mnist conv', has this in it.")] = "",
     out: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="For all that is written, and goes on; reproduced/SCALE if not given."),
+        Path | None, option("FOLDER", "For all that is written, and goes on; reproduced/SCALE if not given.")
     ] = None,
     page: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where the page about it goes; results.md in --out if not given."),
+        Path | None, option("FILE", "Where the page about it goes; results.md in --out if not given.")
     ] = None,
     check: Annotated[
-        bool, typer.Option(help="Run nothing: draw figures and page from the rows in --out, and fail if they differ.")
+        bool, option(None, "Run nothing: draw figures and page from the rows in --out, and fail if they differ.")
     ] = False,
     workers: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Experiments at a time; as many as there are cores if not given."),
+        int | None, option("N", "Experiments at a time; as many as there are cores if not given.", min=1)
     ] = None,
     engine: Annotated[
-        EngineName, typer.Option(help="local: processes on this machine. ray: a Ray cluster; the same rows.")
+        options.EngineName, option(None, "local: processes on this machine. ray: a Ray cluster; the same rows.")
     ] = "local",
-    address: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Of a running Ray cluster; without, one is started here.")
-    ] = None,
+    address: options.Address = None,
     debug: options.Debug = False,
 ) -> None:
     """Repeat the paper's experiments, with its claims beside what comes out.

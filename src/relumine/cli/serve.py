@@ -8,6 +8,7 @@ import typer
 
 from relumine.cli import options
 from relumine.cli.exits import errors_as_messages, extra_installed
+from relumine.cli.options import option
 from relumine.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -24,54 +25,42 @@ def serve(
     ] = None,
     *,
     in_front_of: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Stand in front of this server instead: --defend and budgets for it."),
+        str | None, option("URL", "Stand in front of this server instead: --defend and budgets for it.")
     ] = None,
-    explain: Annotated[ExplanationName, typer.Option(help="Which explanation :explain answers.")] = "gradient",
-    classes: Annotated[
-        Literal["all", "top"], typer.Option(help="Explain every output, or each input's largest.")
-    ] = "all",
-    of: Annotated[options.ValueName, typer.Option(help="What values are, and what is explained.")] = "logits",
-    dtype: Annotated[options.DTypeName | None, typer.Option(help="Precision; the model's own if not given.")] = None,
-    sigma: Annotated[float, typer.Option(metavar="N", help="Standard deviation of SmoothGrad's noise.")] = 0.1,
+    explain: Annotated[ExplanationName, option(None, "Which explanation :explain answers.")] = "gradient",
+    classes: Annotated[Literal["all", "top"], option(None, "Explain every output, or each input's largest.")] = "all",
+    of: Annotated[options.ValueName, option(None, "What values are, and what is explained.")] = "logits",
+    dtype: Annotated[options.DTypeName | None, option(None, "Precision; the model's own if not given.")] = None,
+    sigma: Annotated[float, option("N", "Standard deviation of SmoothGrad's noise.")] = 0.1,
     defend: options.Defend = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Seed of the noise, to be kept secret. Default: random."),
-    ] = None,
+    seed: Annotated[int | None, option("N", "Seed of the noise, to be kept secret. Default: random.", min=0)] = None,
     input_shape: Annotated[str | None, options.shape_of("MODEL or URL")] = None,
     factory: options.Factory = None,
     endpoint_config: options.EndpointConfig = None,
     outputs: options.Outputs = None,
     authorized_by: options.AuthorizedBy = None,
     timeout: options.Timeout = None,
-    name: Annotated[str, typer.Option(metavar="NAME", help="The model's name in the address.")] = "model",
+    name: Annotated[str, option("NAME", "The model's name in the address.")] = "model",
     host: Annotated[
-        str, typer.Option(metavar="HOST", help="Where to listen; other machines may ask a MODEL only with --key-file.")
+        str, option("HOST", "Where to listen; other machines may ask a MODEL only with --key-file.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, metavar="N", help="0 takes any that is free.")] = 8080,
+    port: Annotated[int, option("N", "0 takes any that is free.", min=0, max=65535)] = 8080,
     key_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Tokens and budgets, a TOML table per key: docs/endpoints.md.")
+        Path | None, option("FILE", "Tokens and budgets, a TOML table per key: docs/endpoints.md.")
     ] = None,
     client_header: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Header that tells clients apart, e.g. X-API-Key; else their address does."),
+        str | None, option("NAME", "Header that tells clients apart, e.g. X-API-Key; else their address does.")
     ] = None,
     budget_per_client: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Rows that each client may ask for, where its key says nothing."),
+        int | None, option("N", "Rows that each client may ask for, where its key says nothing.", min=1)
     ] = None,
-    budget_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Count rows there, so that budgets outlive the server.")
-    ] = None,
+    budget_file: Annotated[Path | None, option("FILE", "Count rows there, so that budgets outlive the server.")] = None,
     budget_hours: Annotated[
-        float | None, typer.Option(metavar="N", help="Renew each client's budget after this many hours; else never.")
+        float | None, option("N", "Renew each client's budget after this many hours; else never.")
     ] = None,
-    max_rows: Annotated[int, typer.Option(min=1, metavar="N", help="Most rows in a request.")] = 256,
-    max_bytes: Annotated[int, typer.Option(min=1, metavar="N", help="Longest body of a request.")] = 2**24,
-    write_config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the endpoint's settings for 'reconstruct'.")
-    ] = None,
+    max_rows: Annotated[int, option("N", "Most rows in a request.", min=1)] = 256,
+    max_bytes: Annotated[int, option("N", "Longest body of a request.", min=1)] = 2**24,
+    write_config: Annotated[Path | None, option("FILE", "Write the endpoint's settings for 'reconstruct'.")] = None,
     debug: options.Debug = False,
 ) -> None:
     """Answer predictions and explanations of a model over HTTP (KServe v1), or guard a server that does.
