@@ -205,7 +205,7 @@ def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
 
     def method(at: Situation) -> Reconstruction:
         asker = _InTurn((Linear(), TwoLayer(limit=_LIMIT))) if few else Auto(inputs=at.domain(known))
-        return _behind(asker, at, known, known.maps)
+        return reconstruct_behind(asker, _asked(at, known, known.maps), known.maps, rng=at.rng)
 
     return method
 
@@ -221,7 +221,8 @@ def _on_backbone(known: Knowledge, backbone: Oracle | None) -> Callable[[Situati
     def method(at: Situation) -> Reconstruction:
         if backbone is None:
             raise MisuseError("backbone: expected the public backbone of the target, got none; say --backbone FILE")
-        return _behind(Head(backbone, at.held, queries=min(at.budget, _QUERIES_OF_HEAD)), at, known, known.maps)
+        asker = Head(backbone, at.held, queries=min(at.budget, _QUERIES_OF_HEAD))
+        return reconstruct_behind(asker, _asked(at, known, known.maps), known.maps, rng=at.rng)
 
     return method
 
@@ -229,8 +230,8 @@ def _on_backbone(known: Knowledge, backbone: Oracle | None) -> Callable[[Situati
 def _from_values(known: Knowledge) -> Callable[[Situation], Reconstruction]:
     def method(at: Situation) -> Reconstruction:
         where = at.domain(known)
-        askers = Linear(inputs=where), TwoLayerFromValues(inputs=where)
-        return _behind(_InTurn(askers), at, replace(known, noise=0.0), None)
+        asker = _InTurn((Linear(inputs=where), TwoLayerFromValues(inputs=where)))
+        return reconstruct_behind(asker, _asked(at, replace(known, noise=0.0), None), None, rng=at.rng)
 
     return method
 
@@ -250,9 +251,8 @@ class _InTurn:
         return result
 
 
-def _behind(asker: Reconstructor, at: Situation, known: Knowledge, maps: MapKind | None) -> Reconstruction:
-    """What ``asker`` finds of explanations made gradients again; it asks inside what is answered, unnoticed, and often
-    enough."""
+def _asked(at: Situation, known: Knowledge, maps: MapKind | None) -> Metered:
+    """The oracle that an exact attack asks: inside what is answered, unnoticed, and often enough."""
     oracle: Oracle = at.oracle
     if known.reach is not None:
         low, high = oracle.offer.box or (-known.reach, known.reach)
@@ -261,7 +261,7 @@ def _behind(asker: Reconstructor, at: Situation, known: Knowledge, maps: MapKind
         oracle = DecoyQueries(oracle, known.window, values=maps is None, rng=at.rng)
     if known.noise:
         oracle = _averaged(oracle, known, int(np.clip(at.budget // _ROWS_OF_EXACT, *_TIMES)), at.rng, rounded=True)
-    return reconstruct_behind(asker, metered(oracle), maps, rng=at.rng)
+    return metered(oracle)
 
 
 def _averaged(

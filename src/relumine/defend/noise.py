@@ -9,7 +9,6 @@ import numpy as np
 from relumine.defend.base import Defended, Of, Rng, Settings, as_distribution
 from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, DType, Offer, joined
-from relumine.oracle.metering.metered import Metered, Spent, metered
 
 Repeat = Literal["fresh", "consistent"]
 
@@ -111,7 +110,7 @@ class SmoothGradDefence(Defended):
     """Answers the mean of ``samples`` gradients at points around the input, with Gaussian noise of ``sigma``.
 
     For targets whose gradients can be asked anywhere: each answer with gradients costs the oracle inside one value
-    and ``samples`` gradients, which ``spent`` counts. Noisy points are cut to the box of valid inputs, if there is one.
+    and ``samples`` gradients. Noisy points are cut to the box of valid inputs, if there is one.
     Where one class is to be shown, choose it afterwards (``smoothgrad:…+top``), for all points alike.
     """
 
@@ -123,7 +122,6 @@ class SmoothGradDefence(Defended):
     repeat: Repeat = "fresh"
     rng: InitVar[Rng] = None
     _noise: _NoiseSource = field(init=False, repr=False)
-    _meter: Metered = field(init=False, repr=False)
 
     def __post_init__(self, rng: Rng) -> None:
         self._require(self.samples >= 1, "at least 1 sample", self.samples)
@@ -132,12 +130,6 @@ class SmoothGradDefence(Defended):
         several = self.oracle.offer.outputs > 1 and self.oracle.offer.gradients == "top"
         self._require(not several, "gradients of chosen outputs (or choose the top class afterwards)", "top")
         object.__setattr__(self, "_noise", _source(self.repeat, rng, self.oracle.offer))
-        object.__setattr__(self, "_meter", metered(self.oracle))
-
-    @property
-    def spent(self) -> Spent:
-        """What the oracle inside was asked."""
-        return self._meter.spent
 
     @classmethod
     def maps_after(cls, maps: MapKind, settings: Settings) -> MapKind:
@@ -149,7 +141,7 @@ class SmoothGradDefence(Defended):
 
     def _answered(self, rows: Array, gradients: bool) -> Answer:
         if not gradients:
-            return self._meter(rows, gradients=False)
+            return self.oracle(rows, gradients=False)
         offer = self.oracle.offer
         at_once = max(1, _NUMBERS_AT_ONCE // (self.samples * offer.gradient_rows * offer.dimension))
         parts = [self._averaged(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
@@ -161,6 +153,6 @@ class SmoothGradDefence(Defended):
         points = rows[:, None] + self.sigma * noise
         if self.oracle.offer.box is not None:
             points = points.clip(*self.oracle.offer.box)
-        maps = self._meter(points.reshape(-1, dimension), gradients=True).jacobians
+        maps = self.oracle(points.reshape(-1, dimension), gradients=True).jacobians
         mean = maps.reshape(count, self.samples, *maps.shape[1:]).mean(axis=1)
-        return Answer(self._meter(rows, gradients=False).values, mean)
+        return Answer(self.oracle(rows, gradients=False).values, mean)

@@ -159,20 +159,16 @@ class Metered:
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        if self._canary is not None and self._ledger is not None and len(rows):
-            answer = self._with_canary(self._canary, rows, gradients)
+        if self._ledger is None:
+            self._check_budget(len(rows))
+            with _failures_named(rows):
+                answer = self._counted(len(rows), self._oracle(rows, gradients=gradients), gradients)
+        elif self._canary is not None and len(rows):
+            answer = self._with_canary(self._canary, self._ledger, rows, gradients)
         else:
-            answer = self._answered(rows, gradients)
+            answer = self._ask_once(self._ledger, rows, gradients)
         self._tell()
         return answer
-
-    def _answered(self, rows: Array, gradients: bool) -> Answer:
-        self._check_budget(len(rows))
-        if self._ledger is not None:
-            return self._ask_once(self._ledger, rows, gradients)
-        with _failures_named(rows):
-            answer = self._oracle(rows, gradients=gradients)
-        return self._counted(len(rows), answer, gradients)
 
     def _check_budget(self, rows: int) -> None:
         spent = sum(tally.queries for tally in self._phases.values())
@@ -196,6 +192,7 @@ class Metered:
 
         Parts are the same on every run, so a resumed run computes the same numbers.
         """
+        self._check_budget(len(rows))
         questions = self._asked.questions(rows, gradients=gradients)
         known = ledger.find(questions, self.offer) if self._on_file else ledger.nothing_of(questions)
         missing = [i for i, answer in enumerate(known) if answer is None]
@@ -233,52 +230,52 @@ class Metered:
                 answer = self._oracle(chunk, gradients=gradients)
             yield Part(range(i, i + len(chunk)), self._counted(len(chunk), answer, gradients))
 
-    def _with_canary(self, canary: Canary, rows: Array, gradients: bool) -> Answer:
+    def _with_canary(self, canary: Canary, ledger: Ledger, rows: Array, gradients: bool) -> Answer:
         """Answers to the rows, among which now and then a known question is hidden."""
         if not canary.knows(gradients):
-            self._introduce(canary, gradients)
-        if self._resumed and self._has_new(rows, gradients):
+            self._introduce(canary, ledger, gradients)
+        if self._resumed and self._has_new(ledger, rows, gradients):
             self._resumed = False
-            self._require_known(canary, self._asked_anew(canary, gradients), gradients, batch=False)
+            self._require_known(canary, ledger, self._asked_anew(canary, ledger, gradients), gradients, batch=False)
         place = canary.place(len(rows), self._phase)
         asked = rows if place is None else np.insert(rows, place, canary.rows[0], axis=0)
-        answer = self._answered(asked, gradients)
+        answer = self._ask_once(ledger, asked, gradients)
         canary.answered(len(rows), self._phase)
         if place is None:
             return answer
         self._move_to_canary_phase(gradients)
-        self._require_known(canary, _row(answer, place), gradients, batch=True)
+        self._require_known(canary, ledger, _row(answer, place), gradients, batch=True)
         jacobians = None if answer.gradients is None else np.delete(answer.gradients, place, axis=0)
         return Answer(np.delete(answer.values, place, axis=0), jacobians)
 
-    def _introduce(self, canary: Canary, gradients: bool) -> None:
+    def _introduce(self, canary: Canary, ledger: Ledger, gradients: bool) -> None:
         """Ask the canary alone, then behind another row: is the answer the same, and in its place?"""
         phase = self._phase
         with self.phase("canary"):
-            alone = self._answered(canary.rows[:1], gradients)
-            behind = self._answered(canary.rows[::-1], gradients)
+            alone = self._ask_once(ledger, canary.rows[:1], gradients)
+            behind = self._ask_once(ledger, canary.rows[::-1], gradients)
         canary.learn(alone, gradients, phase)
-        self._require_known(canary, _row(behind, 1), gradients, batch=True)
+        self._require_known(canary, ledger, _row(behind, 1), gradients, batch=True)
 
-    def _has_new(self, rows: Array, gradients: bool) -> bool:
+    def _has_new(self, ledger: Ledger, rows: Array, gradients: bool) -> bool:
         """Whether something of this is not on file."""
         questions = self._asked.questions(rows, gradients=gradients)
         self._asked.forget(questions)
-        return self._ledger is not None and None in self._ledger.find(questions, self.offer)
+        return None in ledger.find(questions, self.offer)
 
-    def _asked_anew(self, canary: Canary, gradients: bool) -> Answer:
+    def _asked_anew(self, canary: Canary, ledger: Ledger, gradients: bool) -> Answer:
         """The canary's answer of now, which comes behind all that are on file."""
         row = canary.rows[:1]
-        while not self._has_new(row, gradients):
+        while not self._has_new(ledger, row, gradients):
             self._asked.questions(row, gradients=gradients)
         with self.phase("canary"):
-            return self._answered(row, gradients)
+            return self._ask_once(ledger, row, gradients)
 
-    def _require_known(self, canary: Canary, answer: Answer, gradients: bool, *, batch: bool) -> None:
+    def _require_known(self, canary: Canary, ledger: Ledger, answer: Answer, gradients: bool, *, batch: bool) -> None:
         """Nothing, if the canary's answer is what it was; else find out what is wrong, and say it."""
         if canary.is_known(answer, gradients):
             return
-        first, second = self._asked_anew(canary, gradients), self._asked_anew(canary, gradients)
+        first, second = (self._asked_anew(canary, ledger, gradients) for _ in range(2))
         if not canary.agree(first, second):
             raise BadAnswerError(
                 "the same question got different answers: expected a target that always answers the same; offer it "
