@@ -131,8 +131,10 @@ def tensor(seeds: int = 20) -> Iterator[Case]:
 
 def smooth(seeds: int = 10) -> Iterator[Case]:
     """Other activations than ReLU, which the method is not told."""
-    for size, activation, seed in product(((50, 32, 10), (50, 32, 3), (784, 64, 10)), ACTIVATIONS, _unseen(seeds)):
-        yield _case("smooth", f"random, {activation}", size, "TwoLayer", seed)
+    shown = tuple(product(("float64", "float32"), ("logits", "probabilities")))
+    for size, (dtype, values) in product(((50, 32, 10), (50, 32, 3), (784, 64, 10)), shown):
+        for activation, seed in product(ACTIVATIONS, _unseen(seeds)):
+            yield _case("smooth", f"random, {activation}", size, "TwoLayer", seed, dtype=dtype, values=values)
 
 
 def mnist(seeds: int = 5) -> Iterator[Case]:
@@ -165,9 +167,18 @@ def rounded(seeds: int = 10) -> Iterator[Case]:
         yield _case("rounded", f"random, {decimals} decimals", (784, 64, 10), "TwoLayer", seed)
 
 
+def noisy(seeds: int = 20) -> Iterator[Case]:
+    """Every number of an answer times 1 + 1e-3·N(0, 1), drawn anew at every query."""
+    for (d, h), seed in product(((784, 64), (100, 48)), range(2000, 2000 + seeds)):
+        yield _case("noisy", "random, noise 0.001", (d, h, 10), "TwoLayer", seed)
+
+
 EXPERIMENTS = {
     each.__name__: each
-    for each in (tensor, smooth, mnist, few, wide, paper, sklearn, float32, rounded, seconds, values, art, float64)
+    for each in (
+        *(tensor, smooth, mnist, few, wide, paper, sklearn, float32, rounded, noisy),
+        *(seconds, values, art, float64),
+    )
 }
 
 
@@ -214,13 +225,16 @@ def _trained_target(case: Case) -> Target:
 def _random_target(case: Case) -> Target:
     network = random_network(case.d, case.h, case.K, case.bias, case.seed)
     if case.experiment == "smooth":
-        return smooth_target(network, case.target.removeprefix("random, "))
+        return smooth_target(network, case.target.removeprefix("random, "), case.dtype, case.values)
     if case.dtype == "float32" or "torch" in case.target:
         return asked_as_module(network, case.dtype)
     target = asked_as_function(network, "none" if case.method == "TwoLayerFromValues" else "all")
     if case.experiment == "rounded":
         decimals = case.target.removeprefix("random, ").removesuffix(" decimals")
         return replace(target, oracle=defend.parse(f"round:{decimals}")(target.oracle))
+    if case.experiment == "noisy":
+        blurred = defend.parse(f"noise:{case.target.removeprefix('random, noise ')},multiplicative")
+        return replace(target, oracle=blurred(target.oracle, rng=case.seed))
     return target
 
 
@@ -267,7 +281,7 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
         errors["error_on_data"] = relative_error(result.predict, target.truth, target.data)
         if case.experiment == "mnist":
             errors["agreement"] = agreement(result.predict, target.truth, target.data)
-    if case.experiment == "rounded" and case.K > 1:
+    if case.experiment in ("rounded", "noisy") and case.K > 1:
         errors["agreement"] = agreement(result.predict, target.truth, points)
     return errors
 

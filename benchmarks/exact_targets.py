@@ -118,12 +118,16 @@ ACTIVATIONS = {
 }
 
 
-def smooth_target(network: Network, activation: str) -> Target:
-    """The network with this activation, as a float64 torch module."""
-    first, _, last = network.module("float64").children()
-    module = torch.nn.Sequential(first, ACTIVATIONS[activation], last)
-    truth = torch.no_grad()(lambda points: module(torch.as_tensor(points)).numpy())
-    return Target(rl.TorchOracle(module, network.A.shape[1], values="logits"), truth)
+def smooth_target(network: Network, activation: str, dtype: str, values: ValueKind) -> Target:
+    """The network with this activation as a torch module; the truth is the same one, computed in float64."""
+    truth = _with_activation(network, activation, "float64", values)
+    oracle = rl.TorchOracle(_with_activation(network, activation, dtype, values), network.A.shape[1], values=values)
+    return Target(oracle, torch.no_grad()(lambda points: truth(torch.as_tensor(points)).numpy()))
+
+
+def _with_activation(network: Network, activation: str, dtype: str, values: ValueKind) -> torch.nn.Module:
+    first, _, last = network.module(dtype).children()
+    return _answering(torch.nn.Sequential(first, ACTIVATIONS[activation], last), values)
 
 
 def asked_as_module(network: Network, dtype: str, data: Array | None = None, score: float | None = None) -> Target:

@@ -5,6 +5,7 @@ import pytest
 
 import relumine as rl
 from problems import error, two_layer
+from relumine import defend
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.tensor.alternating import alternated
 from relumine.reconstruct.tensor.observations import Observations
@@ -60,3 +61,15 @@ def test_answers_rounded_to_four_decimals_are_decomposed_and_averaged(seed):
     assert same.mean() >= 0.998
     assert error(result, problem, 1000) <= 2 * result.evidence.accuracy
     assert result.spent.gradient_queries <= 80
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_units_are_told_apart_behind_noise_of_a_thousandth(seed):
+    problem = two_layer(60, 30, 10, seed=seed)
+    result = rl.TwoLayer()(defend.parse("noise:0.001,multiplicative")(problem.oracle, rng=seed), rng=seed)
+    fresh = np.random.default_rng(seed).standard_normal((4000, 60))
+    same = result.predict(fresh).argmax(axis=1) == problem.predict(fresh).argmax(axis=1)
+    assert result.hidden == (30,)
+    assert same.mean() >= 0.99
+    assert result.spent.gradient_queries <= 150
+    assert result.outcome is rl.Outcome.NOT_VERIFIED  # values are blurred more than the fit is off

@@ -1,5 +1,7 @@
 """TensorRun: a network with one hidden layer and several outputs, from the tensor of a few Jacobians."""
 
+from contextlib import suppress
+
 import numpy as np
 
 from relumine.oracle.base import Answer, Array
@@ -131,8 +133,17 @@ class TensorRun(TwoLayerRun):
                 return
             self._doublings += 1
             with self.meter.phase("average"):
-                self._ask(self._fresh(len(self.asker.oracle.answers().jacobians)))
+                self._average(self._fresh(len(self.asker.oracle.answers().jacobians)))
             super()._polish()
+
+    def _average(self, points: Array) -> None:
+        if not self.asker.blurred:
+            self._ask(points)
+            return
+        # Blurred values do not say that a unit is missing; these answers do, and signs that noise turned look like one.
+        with suppress(Stop):
+            self._searched.gather(points)
+            self._searched.run()
 
     def _mend(self) -> None:
         if self.asker.blurred:

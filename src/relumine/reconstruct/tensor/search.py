@@ -87,13 +87,15 @@ class TensorSearch:
         K, d = seen.jacobians.shape[1:]
         self.outputs, self.dimension = int(K), int(d)
         self.units = no_units(K, d)
-        self._column = max(1.0, float(np.linalg.norm(seen.points[0])))
+        self._exact, self._deviation = seen.noise.floor < 1e-12, deviation(seen.noise)
+        # Offsets are as exact as slopes if they count in units of the inputs' size, which may be that of none of them.
+        typical = fresh(1)[0] if self._deviation else seen.points[0]
+        self._column = max(1.0, float(np.linalg.norm(typical)))
         self.rest = self._scaled(seen.pieces)
         self.main = Cluster(0, np.inf)
         self.clusters = [self.main]
         self._futile = self._gathered = 0
         self.reached = 1
-        self._exact, self._deviation = seen.noise.floor < 1e-12, deviation(seen.noise)
         self._slack = _SLACK[self._exact]
         self._size = float(np.linalg.norm(seen.jacobians[0]))
         self._walk: Walk | None = None

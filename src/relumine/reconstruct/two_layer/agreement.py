@@ -96,7 +96,7 @@ class TwoLayerRun(ABC):
     def smooth(self, outcome: Outcome) -> bool:
         """Whether units may be smooth; sigmoids that are saturated around the origin show no gradient and no kink."""
         clone = self.clone()
-        flat = outcome is Outcome.NOT_THIS_CLASS and clone is not None and not clone.hidden
+        flat = outcome is Outcome.NOT_THIS_CLASS and clone is not None and not clone.hidden and not self.asker.blurred
         return outcome is Outcome.NOT_PIECEWISE_LINEAR or flat
 
     @property
@@ -113,7 +113,8 @@ class TwoLayerRun(ABC):
             self._attempt()
         except Stop as stop:
             doubted = stop.outcome in (Outcome.NOT_VERIFIED, Outcome.NOT_THIS_CLASS) and self._state is not None
-            if not doubted or not self._nearly or self.asker.exhausted:
+            in_vain = stop.outcome is Outcome.NOT_VERIFIED and self.asker.blurred  # blurred values never agree
+            if not doubted or not self._nearly or self.asker.exhausted or in_vain:
                 raise
             self.polish = None
             self.comparison.clear()
@@ -153,7 +154,7 @@ class TwoLayerRun(ABC):
                 self._mend()
                 self._challenge()
             return
-        for _ in range(_ROUNDS):
+        for _ in range(1 if self.asker.blurred else _ROUNDS):
             self._mend()
             self._polish()
             self._challenge()
