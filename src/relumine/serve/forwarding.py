@@ -9,7 +9,8 @@ import httpx
 from relumine.errors import OracleFailedError
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.oracle.http.protocol import protocol_of
-from relumine.serve.guard import Receive, Send
+from relumine.serve.guard import Send
+from relumine.serve.payload import Receive
 
 # Headers that are about one connection (RFC 9110, 7.6.1), and those that httpx writes itself.
 _OF_A_CONNECTION = {

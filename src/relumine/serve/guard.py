@@ -9,7 +9,9 @@ counted, its answer read and defended: nothing passes but the rows of the one, a
 What says nothing else passes as it is; the rest is written anew.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,27 +26,58 @@ import orjson
 
 from relumine.defend import Chain, parse
 from relumine.errors import BadAnswerError, MisuseError, OracleError, RelumineError
-from relumine.oracle.base import Answer, Array, Offer, checked_answer
+from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer
 from relumine.oracle.http.decoding import decoded
 from relumine.oracle.http.endpoint import Endpoint, read_endpoint
 from relumine.oracle.http.limits import Limits as AnswerLimits
 from relumine.oracle.http.protocol import Protocol, protocol_of
 from relumine.serve.budgets import Budgets
-from relumine.serve.defended import PerClient
 from relumine.serve.keys import Client, Keys
-from relumine.serve.payload import Limits, RefusalError, status_of
+from relumine.serve.payload import Limits, Message, Receive, RefusalError, known_client, read_body, refused
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Receive, Send], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
 
 # Headers of a request that are about its body or its connection, which the request behind has of its own.
 _OF_BODIES = {b"content-length", b"content-type", b"content-encoding", b"transfer-encoding"}
 _OWN = {*_OF_BODIES, b"accept-encoding", b"connection"}
 _QUOTE = ord('"')
 _MOST_AT_ONCE = 64  # questions that wait for the application in a thread
+# So many clients' defences are kept, the last ones to ask: strangers with new addresses must not fill the memory.
+_MOST_CLIENTS = 10_000
+
+
+class PerClient:
+    """A defended oracle for each client, if the defence remembers questions; else one for all.
+
+    All share their sources of noise. With a source each, from the same seed, the difference of two clients' answers
+    would be without fresh noise; with different seeds, clients could average consistent noise away.
+
+    seed: source of the noise; None is one that nobody can guess
+    """
+
+    def __init__(self, behind: Oracle, defence: Chain | None, seed: int | None) -> None:
+        self._behind, self._defence = behind, defence
+        self._sources = defence.sources(seed) if defence else []
+        self._first = self._made()
+        self._kept: OrderedDict[str, tuple[Oracle, threading.Lock]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.offer = self._first.offer
+
+    def _made(self) -> Oracle:
+        return self._defence.in_front_of(self._behind, self._sources) if self._defence else self._behind
+
+    def __call__(self, client: Client, rows: Array, gradients: bool) -> Answer:
+        """What this client is answered."""
+        if self._defence is None or not self._defence.remembers:
+            return self._first(rows, gradients=gradients)
+        with self._lock:
+            oracle, lock = self._kept.setdefault(client.name, (self._made(), threading.Lock()))
+            self._kept.move_to_end(client.name)
+            if len(self._kept) > _MOST_CLIENTS:
+                self._kept.popitem(last=False)
+        with lock:
+            return oracle(rows, gradients=gradients)
 
 
 @dataclass
@@ -124,7 +157,9 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif _only_looks(scope):
-            await self._app(_without_body(scope), _nothing(receive), send)
+            # A question must not come along: some applications answer a GET as they do a POST.
+            kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _OF_BODIES]
+            await self._app({**scope, "headers": kept}, _nothing(receive), send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -132,32 +167,16 @@ class Guard:
 
     async def _answered(self, scope: Any, receive: Receive) -> tuple[int, bytes, dict[str, str]]:
         try:
-            client = self._keys.who(scope["headers"], (scope.get("client") or ("",))[0])
-            if client is None:
-                raise RefusalError(401, "expected a token that is known here")
+            client = known_client(self._keys, scope["headers"], (scope.get("client") or ("",))[0])
             gradients = self._explains.get(scope["path"]) if scope["method"] == "POST" else None
             if gradients is None:
                 raise RefusalError(404, f"expected POST to one of {', '.join(self._explains)}")
-            request = self._understood(scope, await self._body(receive))
+            request = self._understood(scope, await read_body(receive, self._limits.body_bytes))
             return 200, await self._ask(client, request, gradients), {}
         except _SaidOtherwise as other:
-            return other.status, other.body, {}
-        except RefusalError as error:
-            return error.status, orjson.dumps({"error": str(error)}), {}
-        except RelumineError as error:
-            status, headers = status_of(error)
-            return status, orjson.dumps({"error": str(error)}), headers
-
-    async def _body(self, receive: Receive) -> bytes:
-        parts, size, more = [], 0, True
-        while more:
-            message = await receive()
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            more = message["type"] == "http.request" and message.get("more_body", False)
-            if size > self._limits.body_bytes:
-                raise RefusalError(413, f"expected at most {self._limits.body_bytes} bytes")
-        return b"".join(parts)  # a single one is not copied
+            return other.status, other.body, {"www-authenticate": "Bearer"} if other.status == 401 else {}
+        except (RefusalError, RelumineError) as error:
+            return refused(error)
 
     def _understood(self, scope: Any, body: bytes) -> _Request:
         try:
@@ -299,12 +318,6 @@ def _only_looks(scope: Any) -> bool:
     return bool((scope.get("raw_path") or scope["path"].encode()).startswith(b"/"))
 
 
-def _without_body(scope: Any) -> Any:
-    """A question must not come along: some applications answer a GET as they do a POST."""
-    kept = [(name, value) for name, value in scope["headers"] if name.lower() not in _OF_BODIES]
-    return {**scope, "headers": kept}
-
-
 def _nothing(receive: Receive) -> Receive:
     """An empty body, and then nothing until the client is gone."""
     begun = False
@@ -357,8 +370,6 @@ async def _asked(app: App, scope: Any, content: bytes, most: int) -> bytes:
 
 async def _reply(send: Send, status: int, body: bytes, headers: dict[str, str]) -> None:
     headers = {"content-type": "application/json", "content-length": str(len(body)), **headers}
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
     await send({"type": "http.response.body", "body": body})

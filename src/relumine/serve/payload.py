@@ -1,5 +1,6 @@
 """Payloads: which requests are understood, checked before anything is computed, and described in OpenAPI."""
 
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -7,9 +8,13 @@ import numpy as np
 import orjson
 from pydantic import AllowInfNan, Field, Strict, ValidationError, create_model
 
-from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError, RelumineError, StoreError
+from relumine.errors import BadAnswerError, BudgetError, MisuseError, RefusedError, StoreError
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.serve.budgets import SpentError
+from relumine.serve.keys import Client, Keys
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
 
 # Beyond this a float32 network may overflow.
 _LARGEST = 1e15
@@ -30,17 +35,41 @@ class Limits:
 class RefusalError(Exception):
     """A request that is not answered; ``status`` is what HTTP calls it."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.headers = status, {name.replace("_", "-"): text for name, text in headers.items()}
 
 
-def status_of(error: RelumineError) -> tuple[int, dict[str, str]]:
-    """What HTTP calls a request that was understood and not answered, and headers that say more."""
+def refused(error: Exception) -> tuple[int, bytes, dict[str, str]]:
+    """Status, body and headers of a request that is not answered for this reason."""
+    body = orjson.dumps({"error": str(error)})
+    if isinstance(error, RefusalError):
+        return error.status, body, error.headers
     if isinstance(error, SpentError) and error.wait is not None:
-        return 429, {"Retry-After": str(error.wait)}
+        return 429, body, {"retry-after": str(error.wait)}
     statuses = {BudgetError: 429, RefusedError: 403, StoreError: 503, BadAnswerError: 422}
-    return next((status for kind, status in statuses.items() if isinstance(error, kind)), 502), {}
+    return next((status for kind, status in statuses.items() if isinstance(error, kind)), 502), body, {}
+
+
+def known_client(keys: Keys, headers: list[tuple[bytes, bytes]], address: str) -> Client:
+    """Who sends these headers from this address."""
+    client = keys.who(headers, address)
+    if client is None:
+        raise RefusalError(401, "expected a token that is known here", www_authenticate="Bearer")
+    return client
+
+
+async def read_body(receive: Receive, most: int) -> bytes:
+    """A request's body, read no further than allowed, whatever its header says about its length."""
+    parts, size, more = [], 0, True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message["type"] == "http.request" and message.get("more_body", False)
+        if size > most:
+            raise RefusalError(413, f"expected at most {most} bytes", connection="close")
+    return b"".join(parts)  # a single one is not copied
 
 
 class Payload:
@@ -74,8 +103,7 @@ class Payload:
     @property
     def question_schema(self) -> dict[str, Any]:
         """What a request's body must be, for OpenAPI."""
-        schema: dict[str, Any] = self._question.model_json_schema()
-        return schema
+        return dict(self._question.model_json_schema())
 
     def answer_schema(self, *, gradients: bool) -> dict[str, Any]:
         """What an answer's body is, for OpenAPI."""

@@ -1,12 +1,12 @@
 """Running the application until somebody stops it."""
 
-import ipaddress
 import signal
 import socket
 
 import uvicorn
 
 from relumine.errors import MisuseError
+from relumine.oracle.http.endpoint import is_loopback
 from relumine.serve.guard import App
 
 _SECONDS_TO_FINISH = 10  # as long as docker stop waits
@@ -14,7 +14,7 @@ _SECONDS_TO_FINISH = 10  # as long as docker stop waits
 
 def listen(host: str, port: int, *, needs_keys: bool) -> socket.socket:
     """A socket at this address, for this machine only if keys are needed and there are none."""
-    if needs_keys and not _is_loopback(host):
+    if needs_keys and not is_loopback(host):
         raise MisuseError(f"--host {host}: expected --key-file with it: others could ask without a token")
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
@@ -40,10 +40,3 @@ def serve(app: App, listener: socket.socket) -> None:
         for number, handler in before.items():
             signal.signal(number, handler)
         listener.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

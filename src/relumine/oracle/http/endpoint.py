@@ -148,7 +148,7 @@ class Endpoint:
     @property
     def is_local(self) -> bool:
         """Whether every address is one of this machine's own."""
-        return all(_is_loopback(url) for url in (self.url, self.explainer) if url is not None)
+        return all(is_loopback(urlsplit(url).hostname or "") for url in (self.url, self.explainer) if url is not None)
 
     @property
     def name(self) -> str:
@@ -318,8 +318,8 @@ def _check_address(url: str) -> None:
         raise MisuseError(f"url: expected http://… or https://… with a host, got {url!r}")
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+def is_loopback(host: str) -> bool:
+    """Whether an address or name is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
