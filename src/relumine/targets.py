@@ -327,7 +327,7 @@ def _onnx_trees(path: Path, options: Options) -> Oracle | None:
 
 
 def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
-    from relumine.oracle.tokens import TokenOracle
+    from relumine.oracle.tokens import EmbeddingOracle, TokenOracle
 
     shape = options.input_shape or (model.longest,)
     if len(shape) != 1 or shape[0] > model.longest:
@@ -350,8 +350,6 @@ def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
         )
         if options.gradients in (None, "none"):
             return oracle
-        from relumine.oracle.embedded import EmbeddingOracle
-
         return EmbeddingOracle(
             model.embedded,
             ids=oracle.encode,

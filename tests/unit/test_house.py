@@ -43,7 +43,6 @@ TARGETS = {
         "relumine.oracle.http.oracle",
         "relumine.explain.oracle",
         "relumine.oracle.tokens",
-        "relumine.oracle.embedded",
     ),
 }
 
@@ -57,7 +56,6 @@ TORCH_BOUND = (
         "oracle/sklearn.py",
         "oracle/torch.py",
         "oracle/tokens.py",
-        "oracle/embedded.py",
         "explain/",
         "formats/",
         "reconstruct/export/torch.py",

@@ -28,6 +28,6 @@ class ScaledInputs(InFront):
         self._power = power
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         answer = self._oracle(self.factor * rows, gradients=gradients)
         return Answer(answer.values, self.factor**self._power * answer.jacobians if gradients else None)

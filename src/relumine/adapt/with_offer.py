@@ -14,7 +14,7 @@ class WithOffer(InFront):
         self._one_by_one = one_by_one
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         if not (gradients and self._one_by_one and len(rows) > 1):
             return self._oracle(rows, gradients=gradients)
-        return joined(self._offer, [self._oracle(row[None], gradients=True) for row in rows], gradients=True)
+        return joined(self.offer, [self._oracle(row[None], gradients=True) for row in rows], gradients=True)

@@ -45,13 +45,13 @@ class ExplainedOracle(TorchOracle):
             raise MisuseError(f"of: expected one of {OF}, got {of!r}")
         own = copy.deepcopy(module).eval().requires_grad_(False)
         super().__init__(_Outputs(own, of), input_shape, gradients=classes, values="real")
-        self._offer = replace(self._offer, values=_VALUES[of], random=explanation.random)
+        self.offer = replace(self.offer, values=_VALUES[of], random=explanation.random)
         self._gradient_rows = max(1, self._gradient_rows // explanation.gradients_per_map)
         self.explanation, self._rng = explanation, np.random.default_rng(rng)
 
     def _explained(self, leaf: Tensor) -> tuple[Tensor, Tensor]:
-        classes: Classes = self._offer.gradients  # type: ignore[assignment]
-        inputs = leaf.reshape(-1, *self._offer.inputs)
+        classes: Classes = self.offer.gradients  # type: ignore[assignment]
+        inputs = leaf.reshape(-1, *self.offer.inputs)
         shown = self.explanation.maps(self.module, inputs, classes=classes, of="real", rng=self._rng)
         return shown.values, shown.maps.flatten(2)
 

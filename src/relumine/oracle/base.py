@@ -133,12 +133,7 @@ class InFront:
 
     def __init__(self, oracle: Oracle, offer: Offer | None = None) -> None:
         self._oracle = oracle
-        self._offer = offer or oracle.offer
-
-    @property
-    def offer(self) -> Offer:
-        """What is promised here."""
-        return self._offer
+        self.offer = offer or oracle.offer
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,7 @@ class BoostedClassifier:
 
     def predict(self, rows: Array) -> "np.ndarray":
         """The class of each row."""
-        result: np.ndarray = self.predict_proba(rows).argmax(axis=1)
-        return result
+        return np.asarray(self.predict_proba(rows).argmax(axis=1))
 
 
 Boosted = BoostedRegressor | BoostedClassifier

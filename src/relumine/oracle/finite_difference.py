@@ -36,11 +36,11 @@ class FiniteDifferences(InFront):
             _require_positive(step)
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs)
+        rows = checked_inputs(self.offer, inputs)
         if not gradients:
             return self._oracle(rows, gradients=False)
         n, d = rows.shape
-        values, jacobians = np.empty((n, self._offer.outputs)), np.empty((n, self._offer.outputs, d))
+        values, jacobians = np.empty((n, self.offer.outputs)), np.empty((n, self.offer.outputs, d))
         at_once = max(1, _NUMBERS_AT_ONCE // (d * (d + 1)))
         for i in range(0, n, at_once):
             chunk = slice(i, i + at_once)
@@ -59,16 +59,16 @@ class FiniteDifferences(InFront):
         """(d+1)×d: the input, and the input moved along each axis."""
         step = self._step(row)
         _require_positive(step)
-        highest = np.inf if self._offer.box is None else self._offer.box[1]
+        highest = np.inf if self.offer.box is None else self.offer.box[1]
         steps = np.where(row + step > highest, -step, step)
         return np.vstack([row, row + np.diag(steps)])
 
     def _distances(self, points: Array) -> Array:
         """n×d: how far each axis was moved, in numbers as the target sees them (a step is rounded when added)."""
-        seen = points.astype(self._offer.dtype).astype(np.float64)
+        seen = points.astype(self.offer.dtype).astype(np.float64)
         moved: Array = np.diagonal(seen[:, 1:] - seen[:, :1], axis1=1, axis2=2)
         if not moved.all():
-            raise MisuseError(f"step: so small that {self._offer.dtype} inputs do not move; choose a longer one")
+            raise MisuseError(f"step: so small that {self.offer.dtype} inputs do not move; choose a longer one")
         return moved
 
 

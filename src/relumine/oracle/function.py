@@ -13,18 +13,12 @@ class FunctionOracle:
     """``query(x, gradients)`` takes n×d inputs and returns (values n×K, gradients n×K×d or None)."""
 
     def __init__(self, query: Query, offer: Offer) -> None:
-        self._query = query
-        self._offer = offer
-
-    @property
-    def offer(self) -> Offer:
-        """What the function's author promised."""
-        return self._offer
+        self._query, self.offer = query, offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         result = self._query(rows, gradients)
         if not isinstance(result, tuple) or len(result) != 2:
             raise BadAnswerError(f"query: expected a pair (values, gradients or None), got {type(result).__name__}")
         values, jacobians = result
-        return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
+        return checked_answer(self.offer, len(rows), Answer(values, jacobians), gradients=gradients)

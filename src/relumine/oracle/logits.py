@@ -38,8 +38,7 @@ _SMALLEST_COMPLEMENT: dict[DType, float] = {"float32": 1e-3, "float64": 2e-7}
 
 def probabilities_of(logits: Array) -> Array:
     """n×K: a softmax of the logits, or a sigmoid of a single one."""
-    result: Array = expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1)
-    return result
+    return np.asarray(expit(logits) if logits.shape[1] == 1 else softmax(logits, axis=1))
 
 
 def tensor_probabilities(logits: "Tensor") -> "Tensor":
@@ -89,23 +88,25 @@ class LogitLink(InFront):
     @property
     def limit(self) -> float:
         """The largest difference of two logits (K = 1: the largest logit) that the target's precision can show."""
-        smallest = _SMALLEST_COMPLEMENT if self._offer.outputs == 1 else _SMALLEST
-        return -log(smallest[self._offer.dtype])
+        smallest = _SMALLEST_COMPLEMENT if self.offer.outputs == 1 else _SMALLEST
+        return -log(smallest[self.offer.dtype])
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         return in_logits(self._oracle.offer, self._oracle(rows, gradients=gradients))
 
     def logits(self, probabilities: Array) -> Array:
         """n×K: the logits of these probabilities, NaN where they cannot be known."""
-        return _logits(probabilities, self._offer.dtype)
+        return _logits(probabilities, self.offer.dtype)
 
 
 def in_logits(offer: Offer, answer: Answer) -> Answer:
     """What a LogitLink around an oracle of this offer makes of its answer."""
     if answer.gradients is None:
         return Answer(_logits(answer.values, offer.dtype))
-    lost = _lost(answer.values, offer.dtype) | _lost_gradients(answer, offer.dtype)
+    lost = _lost(answer.values, offer.dtype)
+    if answer.values.shape[1] == 2 and answer.gradients.shape[1] == 1:  # one of two, without digits where p is near 1
+        lost |= ~complement_kept(answer.values.min(axis=1, keepdims=True), offer.dtype)
     p = np.where(lost, np.nan, answer.values)
     return Answer(_logits(p, offer.dtype), _logit_gradients(p, answer.gradients, offer.gradients))
 
@@ -117,8 +118,7 @@ def saturated(answer: Answer) -> NDArray[np.bool_]:
 
 def _centred(numbers: Array) -> Array:
     """Minus the mean over the classes (axis 1)."""
-    result: Array = numbers - numbers.mean(axis=1, keepdims=True)
-    return result
+    return np.asarray(numbers - numbers.mean(axis=1, keepdims=True))
 
 
 def _logits(probabilities: Array, dtype: DType) -> Array:
@@ -136,21 +136,12 @@ def _lost(p: Array, dtype: DType) -> NDArray[np.bool_]:
 
 def complement_kept(complement: Array, dtype: DType) -> NDArray[np.bool_]:
     """Whether a gradient of p still has digits that tell of 1 − p, which is this."""
-    kept: NDArray[np.bool_] = complement >= _SMALLEST_COMPLEMENT[dtype]
-    return kept
-
-
-def _lost_gradients(answer: Answer, dtype: DType) -> NDArray[np.bool_]:
-    """n×1: whether one gradient of two classes has lost its digits, which that of a p close to 1 does."""
-    smallest = answer.values.min(axis=1, keepdims=True)
-    alone = answer.values.shape[1] == 2 and answer.jacobians.shape[1] == 1
-    return ~complement_kept(smallest, dtype) if alone else np.zeros_like(smallest, dtype=bool)
+    return np.asarray(complement >= _SMALLEST_COMPLEMENT[dtype])
 
 
 def _logit_gradients(p: Array, jacobians: Array, which: GradientKind | int) -> Array:
     if p.shape[1] == 1:
-        result: Array = jacobians / (p * (1 - p))[:, :, None]
-        return result
+        return np.asarray(jacobians / (p * (1 - p))[:, :, None])
     if jacobians.shape[1] == 1:  # one of two classes
         jacobians = np.where(np.arange(2) == explained_outputs(which, p), 1.0, -1.0)[..., None] * jacobians
     return _centred(jacobians / p[:, :, None])

@@ -2,19 +2,14 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.util import find_spec
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from relumine.errors import BadAnswerError, MisuseError
 from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 Predict = Callable[[Array], Any]
 
@@ -31,76 +26,44 @@ class PredictorOracle:
             first of these that they have; regressors answer "real" numbers
     """
 
-    def __init__(self, model: object, *, values: ValueKind | None = None) -> None:
-        ways = _ways_of(model)
+    def __init__(self, model: Any, *, values: ValueKind | None = None) -> None:
+        ways, kind = _ways_of(model), type(model).__name__
         if not ways:
             raise MisuseError(
                 "model: expected a fitted classifier or regressor with predict_proba, decision_function or predict, "
-                f"got {type(model).__name__}"
+                f"got {kind}"
             )
         chosen = next(iter(ways)) if values is None else values
         if chosen not in ways:
-            raise MisuseError(f"values: {type(model).__name__} answers {' or '.join(map(repr, ways))}, got {values!r}")
-        self.model = model
-        self._way = ways[chosen]
-        inputs = (_width(model),)
-        first = self._way.asked(np.zeros((1, *inputs)), model)
-        self._offer = Offer(inputs, first.shape[1], chosen, "none")
-
-    @property
-    def offer(self) -> Offer:
-        """What the model answers."""
-        return self._offer
+            raise MisuseError(f"values: {kind} answers {' or '.join(map(repr, ways))}, got {values!r}")
+        width = getattr(model, "n_features_in_", None)
+        if width is None:
+            raise MisuseError(f"model: {kind} is not fitted; call its fit first")
+        self.model, self._predict = model, ways[chosen]
+        self._classes = model.classes_ if chosen == "label" else None
+        first = self._asked(np.zeros((1, int(width))))
+        self.offer = Offer((int(width),), first.shape[1], chosen, "none")
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        values = self._way.asked(rows, self.model) if len(rows) else np.empty((0, self._offer.outputs))
-        return checked_answer(self._offer, len(rows), Answer(values), gradients=False)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        values = self._asked(rows) if len(rows) else np.empty((0, self.offer.outputs))
+        return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
 
-
-@dataclass(frozen=True, eq=False)
-class _Way:
-    """A method to ask, and the classes that its answers name where they are labels."""
-
-    predict: Predict
-    classes: object = None
-
-    def asked(self, rows: Array, model: object) -> Array:
-        """n×K numbers."""
-        with _quiet():
-            answer = self.predict(_framed(rows, model))
+    def _asked(self, rows: Array) -> Array:
+        with warnings.catch_warnings(action="ignore"):  # a model of another version, or fitted on named columns
+            answer = self._predict(_framed(rows, self.model))
         if isinstance(answer, list):
-            raise MisuseError(f"model: expected one output to predict, {type(model).__name__} predicts {len(answer)}")
-        return _columns(answer, len(rows)) if self.classes is None else one_hot(answer, self.classes)
+            kind = type(self.model).__name__
+            raise MisuseError(f"model: expected one output to predict, {kind} predicts {len(answer)}")
+        return _numbers(answer, len(rows), self._classes)
 
 
-@contextmanager
-def _quiet() -> "Iterator[None]":
-    """Without warnings of a model that was fitted by another version, or on named columns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _ways_of(model: object) -> Mapping[ValueKind, _Way]:
+def _ways_of(model: Any) -> Mapping[ValueKind, Predict]:
     """By what the model can be asked; nothing where it does not predict."""
-    if isinstance(model, type):
-        return {}
-    ways: dict[ValueKind, _Way] = {}
-    known = getattr(model, "classes_", None)
-    for kind, name in (("probabilities", "predict_proba"), ("logits", "decision_function")):
-        if hasattr(model, name):
-            ways[kind] = _Way(getattr(model, name))  # type: ignore[index]
-    if hasattr(model, "predict"):
-        ways["real" if known is None else "label"] = _Way(model.predict, known)
-    return ways
-
-
-def _width(model: object) -> int:
-    width = getattr(model, "n_features_in_", None)
-    if width is None:
-        raise MisuseError(f"model: {type(model).__name__} is not fitted; call its fit first")
-    return int(width)
+    numbers = "real" if getattr(model, "classes_", None) is None else "label"
+    ways = {"probabilities": "predict_proba", "logits": "decision_function", numbers: "predict"}
+    there = {} if isinstance(model, type) else {kind: name for kind, name in ways.items() if hasattr(model, name)}
+    return {kind: getattr(model, name) for kind, name in there.items()}  # type: ignore[misc]
 
 
 def _framed(rows: Array, model: object) -> Any:
@@ -113,9 +76,11 @@ def _framed(rows: Array, model: object) -> Any:
     return pandas.DataFrame(rows, columns=names)
 
 
-def _columns(answer: object, count: int) -> Array:
-    values = np.asarray(answer, dtype=np.float64)
-    return values.reshape(count, -1)
+def _numbers(answer: object, count: int, classes: object) -> Array:
+    """n×K: numbers as they are, labels by the class that each names."""
+    if classes is not None:
+        return one_hot(answer, classes)
+    return np.asarray(answer, dtype=np.float64).reshape(count, -1)
 
 
 def one_hot(labels: object, classes: object) -> Array:
@@ -125,8 +90,7 @@ def one_hot(labels: object, classes: object) -> Array:
     if not hits.any(axis=1).all():
         strange = given[~hits.any(axis=1)][0]
         raise BadAnswerError(f"labels: expected one of {', '.join(map(str, names[:8]))}, got {strange!r}")
-    result: Array = hits.astype(np.float64)
-    return result
+    return np.asarray(hits, dtype=np.float64)
 
 
 class FunctionPredictor:
@@ -150,18 +114,13 @@ class FunctionPredictor:
         kind = values or _kind_of(answer, labels)
         self._classes = _classes_of(answer, labels) if kind == "label" else None
         outputs = prod(answer.shape[1:]) if self._classes is None else len(self._classes)
-        self._offer = Offer(self._shape, outputs, kind, "none")
-
-    @property
-    def offer(self) -> Offer:
-        """What the function was seen to answer."""
-        return self._offer
+        self.offer = Offer(self._shape, outputs, kind, "none")
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
         answer = self._asked(rows.reshape(-1, *self._shape).astype(self._dtype)) if len(rows) else []
-        values = _columns(answer, len(rows)) if self._classes is None else one_hot(answer, self._classes)
-        return checked_answer(self._offer, len(rows), Answer(values), gradients=False)
+        values = _numbers(answer, len(rows), self._classes)
+        return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
 
     def _asked(self, inputs: "np.ndarray") -> Any:
         answer = self._predict(inputs)

@@ -69,8 +69,10 @@ class SklearnOracle(TorchOracle):
         # What the numbers are is known: they need not be told by their looks.
         module = model.module(probabilities=chosen == "probabilities")
         super().__init__(module, len(model.shift), values="real", gradients=gradients)
-        self._offer = replace(self._offer, values=chosen)
-        _check_equal(estimator, model, self(_few_inputs(model), gradients=False).values, chosen)
+        self.offer = replace(self.offer, values=chosen)
+        # A few random inputs around the training data, for an owner's look at the model.
+        inputs = model.shift + model.scale * np.random.default_rng(0).standard_normal((8, len(model.shift)))
+        _check_equal(estimator, model, inputs, self(inputs, gradients=False).values, chosen)
 
 
 @dataclass(frozen=True)
@@ -132,18 +134,13 @@ def _model_of(estimator: BaseEstimator) -> _Model:
         layers, activation = (last.coefs_, last.intercepts_), last.activation
         head, values = _head_of_network(last)
     elif hasattr(last, "coef_") and hasattr(last, "intercept_"):
-        layers, activation = _linear_layer(last), "identity"
-        head, values = _head_of_linear(last)
+        coefficients = np.atleast_2d(last.coef_.toarray() if issparse(last.coef_) else last.coef_)
+        layers = [coefficients.T], [np.broadcast_to(last.intercept_, len(coefficients))]
+        activation, (head, values) = "identity", _head_of_linear(last)
     else:
         raise MisuseError(f"estimator: expected one of {_SUPPORTED}; got {type(last).__name__}")
     weights, biases = (tuple(np.array(array, dtype=np.float64) for array in arrays) for arrays in layers)
     return _Model(weights, biases, activation, head, values, *_scaling(scalers, len(weights[0])))
-
-
-def _linear_layer(model: Any) -> tuple[list[Array], list[Array]]:
-    dense = model.coef_.toarray() if issparse(model.coef_) else model.coef_
-    coefficients = np.atleast_2d(dense)
-    return [coefficients.T], [np.broadcast_to(model.intercept_, len(coefficients))]
 
 
 def _scaling(scalers: list[Any], dimension: int) -> tuple[Array, Array]:
@@ -166,17 +163,18 @@ def _one_scaling(scaler: Any, dimension: int) -> tuple[Array, Array]:
 
 
 def _head_of_network(network: MLPRegressor | MLPClassifier) -> tuple[Head, tuple[ValueKind, ...]]:
-    if network.out_activation_ == "identity":
-        return "none", ("real",)
-    if network.out_activation_ == "softmax":
-        return "softmax", ("probabilities", "logits")
-    if network.out_activation_ == "logistic" and network.n_outputs_ == 1:
-        return "two classes", ("probabilities", "logits")
-    if network.out_activation_ == "logistic":
+    if network.out_activation_ == "logistic" and network.n_outputs_ > 1:
         return "labels", ("logits",)
-    raise MisuseError(
-        f"estimator: expected an output activation identity, softmax or logistic, got {network.out_activation_!r}"
-    )
+    known: dict[str, tuple[Head, tuple[ValueKind, ...]]] = {
+        "identity": ("none", ("real",)),
+        "softmax": ("softmax", ("probabilities", "logits")),
+        "logistic": ("two classes", ("probabilities", "logits")),
+    }
+    if network.out_activation_ not in known:
+        raise MisuseError(
+            f"estimator: expected an output activation identity, softmax or logistic, got {network.out_activation_!r}"
+        )
+    return known[network.out_activation_]
 
 
 def _head_of_linear(model: Any) -> tuple[Head, tuple[ValueKind, ...]]:
@@ -185,20 +183,11 @@ def _head_of_linear(model: Any) -> tuple[Head, tuple[ValueKind, ...]]:
     return ("two classes" if len(model.classes_) == 2 else "softmax"), ("probabilities", "logits")
 
 
-def _few_inputs(model: _Model) -> Array:
-    """A few random inputs around the training data, for an owner's look at the model."""
-    draws = np.random.default_rng(0).standard_normal((8, len(model.shift)))
-    result: Array = model.shift + model.scale * draws
-    return result
-
-
-def _check_equal(estimator: Any, model: _Model, ours: Array, values: str) -> None:
+def _check_equal(estimator: Any, model: _Model, inputs: Array, ours: Array, values: str) -> None:
     """Refuse what has linear parameters and yet computes something else: Poisson regression, one-versus-rest."""
-    inputs = _few_inputs(model)
     if values == "logits" and model.head != "none":
         ours = expit(ours) if model.head == "labels" else class_probabilities(ours)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a model fitted on named columns is asked without names
+    with warnings.catch_warnings(action="ignore"):  # a model fitted on named columns is asked without names
         if model.head != "none":
             theirs = estimator.predict_proba(inputs)
         else:

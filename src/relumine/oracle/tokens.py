@@ -8,7 +8,7 @@ coordinates of a token's embedding, as Captum's LayerIntegratedGradients and mos
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ import torch
 from relumine.errors import MisuseError, OracleFailedError, RelumineError
 from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
 from relumine.oracle.logits import tensor_probabilities
+from relumine.oracle.torch import TorchOracle
 from relumine.text import one_line
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
@@ -56,14 +57,7 @@ class TokenOracle:
         self._squash = values == "probabilities"
         with self._asked():
             outputs = self._outputs(torch.full((1, longest), padding)).shape[1]
-        self._offer = Offer(
-            (longest,), outputs, values=values, gradients="none", dtype="float32", tokens=embedding.num_embeddings
-        )
-
-    @property
-    def offer(self) -> Offer:
-        """Values of token sequences."""
-        return self._offer
+        self.offer = Offer((longest,), outputs, values, "none", "float32", tokens=embedding.num_embeddings)
 
     def encode(self, texts: Sequence[str]) -> Array:
         """n×L ids of texts."""
@@ -76,22 +70,23 @@ class TokenOracle:
 
     def filled(self, ids: Sequence[Sequence[int]]) -> Array:
         """Sequences of any length, cut or filled up to L."""
-        longest = self._offer.dimension
+        longest = self.offer.dimension
         rows = [[*row[:longest], *[self.padding] * (longest - len(row))] for row in ids]
-        return checked_inputs(self._offer, np.asarray(rows, dtype=np.float64).reshape(len(rows), longest))
+        return checked_inputs(self.offer, np.asarray(rows, dtype=np.float64).reshape(len(rows), longest))
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        values = np.empty((len(rows), self._offer.outputs))
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        values = np.empty((len(rows), self.offer.outputs))
         with self._asked(), torch.no_grad():
             for chunk in _chunks(len(rows)):
-                values[chunk] = self._shown(self._outputs(_ids(rows[chunk]))).numpy()
-        return checked_answer(self._offer, len(rows), Answer(values), gradients=False)
+                logits = self._outputs(_ids(rows[chunk]))
+                values[chunk] = (tensor_probabilities(logits) if self._squash else logits).numpy()
+        return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
 
     def attributions(self, inputs: Array, how: Attribution) -> Array:
         """n×K×L: what each token adds to each logit."""
-        rows = checked_inputs(self._offer, inputs)
-        found = np.empty((len(rows), self._offer.outputs, self._offer.dimension))
+        rows = checked_inputs(self.offer, inputs)
+        found = np.empty((len(rows), self.offer.outputs, self.offer.dimension))
         explain = self._input_times_gradient if how == "input-times-gradient" else self._integrated
         with self._asked():
             for chunk in _chunks(len(rows)):
@@ -143,9 +138,6 @@ class TokenOracle:
     def _outputs(self, ids: torch.Tensor) -> torch.Tensor:
         return cast(torch.Tensor, self._module(ids, self._mask(ids)))
 
-    def _shown(self, logits: torch.Tensor) -> torch.Tensor:
-        return tensor_probabilities(logits) if self._squash else logits
-
     @contextmanager
     def _asked(self) -> Iterator[None]:
         try:
@@ -175,6 +167,46 @@ class TokenAttributions:
         values = self.oracle(rows, gradients=False).values
         maps = self.oracle.attributions(rows, self.how) if gradients else None
         return checked_answer(self.offer, len(rows), Answer(values, maps), gradients=gradients)
+
+
+class EmbeddingOracle(TorchOracle):
+    """Inputs are L×E embeddings, 0 where a text has ended: a table that everybody knows turns tokens into them.
+
+    ids, filled: texts, and ids of any length, to n×L ids
+    table:       V×E, the embeddings of all tokens
+    padding:     the id that fills a sequence up
+    class_names: one per output
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        ids: Callable[[Sequence[str]], Array],
+        filled: Callable[[Sequence[Sequence[int]]], Array],
+        table: Array,
+        padding: int,
+        longest: int,
+        class_names: tuple[str, ...],
+        **said: Any,
+    ) -> None:
+        super().__init__(module, (longest, table.shape[1]), **said)
+        self.class_names = class_names
+        self._ids, self._filled, self._padding = ids, filled, padding
+        self._table = table
+
+    def encode(self, texts: Sequence[str]) -> Array:
+        """n×(L·E) embeddings of texts."""
+        return self._embedded(self._ids(texts))
+
+    def filled(self, ids: Sequence[Sequence[int]]) -> Array:
+        """n×(L·E) embeddings of token ids."""
+        return self._embedded(self._filled(ids))
+
+    def _embedded(self, rows: Array) -> Array:
+        ids = rows.astype(np.int64)
+        found: Array = np.where((ids == self._padding)[..., None], 0.0, self._table[ids])
+        return found.reshape(len(ids), -1)
 
 
 def _ids(rows: Array) -> torch.Tensor:

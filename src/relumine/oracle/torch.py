@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -61,33 +62,22 @@ class TorchOracle:
     ) -> None:
         _check_arguments(module, values, rows_at_once)
         shape = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
-        self._body = _Body(module, shape, dtype or _dtype_of(module), _device_of(module))
+        device = next((tensor.device for tensor in _tensors(module)), torch.device("cpu"))
+        self._body = _Body(module, shape, dtype or _dtype_of(module), device)
         seen = _look(self._body, rows_at_once)
         if values == "logits" and seen.probabilities:
             raise MisuseError(
                 "values: the module answers probabilities (they lie in [0, 1], and those of several classes sum to 1), "
                 "not logits; say values='probabilities'"
             )
-        self._offer = Offer(
-            inputs=shape,
-            outputs=seen.outputs,
-            values=values,
-            gradients="none" if gradients is None else gradients,
-            dtype=self._body.dtype,
-            random=seen.random,
-            box=box,
-        )
+        which = "none" if gradients is None else gradients
+        self.offer = Offer(shape, seen.outputs, values, which, self._body.dtype, seen.random, box)
         self._squash = values == "probabilities" and not seen.probabilities
         self._value_rows = seen.rows_at_once or _rows_at_once(seen.numbers_per_row)
-        self._gradient_rows = seen.rows_at_once or _rows_at_once(seen.numbers_per_row * self._offer.gradient_rows)
-        self._one_backward = self._offer.gradients == "all" and seen.outputs > 1
-        if self._offer.gradients != "none":
+        self._gradient_rows = seen.rows_at_once or _rows_at_once(seen.numbers_per_row * self.offer.gradient_rows)
+        self._one_backward = self.offer.gradients == "all" and seen.outputs > 1
+        if self.offer.gradients != "none":
             _check_differentiable(self._body)
-
-    @property
-    def offer(self) -> Offer:
-        """What the module answers, as found at construction."""
-        return self._offer
 
     @property
     def module(self) -> torch.nn.Module:
@@ -95,9 +85,9 @@ class TorchOracle:
         return self._body.module
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        rows = checked_inputs(self._offer, inputs, gradients=gradients)
-        values = np.empty((len(rows), self._offer.outputs))
-        jacobians = np.empty((len(rows), self._offer.gradient_rows, self._offer.dimension)) if gradients else None
+        rows = checked_inputs(self.offer, inputs, gradients=gradients)
+        values = np.empty((len(rows), self.offer.outputs))
+        jacobians = np.empty((len(rows), self.offer.gradient_rows, self.offer.dimension)) if gradients else None
         at_once = self._gradient_rows if gradients else self._value_rows
         with self._body.asked(gradients):
             for i in range(0, len(rows), at_once):
@@ -108,30 +98,26 @@ class TorchOracle:
                 else:
                     answers, maps = self._explained(leaf)
                     values[chunk], jacobians[chunk] = answers.detach().cpu().numpy(), maps.cpu().numpy()
-        return checked_answer(self._offer, len(rows), Answer(values, jacobians), gradients=gradients)
+        return checked_answer(self.offer, len(rows), Answer(values, jacobians), gradients=gradients)
 
     def _answers(self, leaf: torch.Tensor) -> torch.Tensor:
         """n×K values of the offered kind; a module that squeezes a single row is forgiven."""
-        outputs = self._body.outputs(leaf).reshape(len(leaf), self._offer.outputs)
+        outputs = self._body.outputs(leaf).reshape(len(leaf), self.offer.outputs)
         return tensor_probabilities(outputs) if self._squash else outputs
 
     def _explained(self, leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Values n×K, and their gradients n×K×d, or n×1×d for one output only."""
-        answers = self._answers(leaf)
-        return answers, self._gradients(answers, leaf)
-
-    def _gradients(self, answers: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-        which = self._offer.gradients
-        if isinstance(which, int):
-            return _gradient(answers[:, which].sum(), leaf)[:, None]
-        if which == "top":
-            return _gradient(answers.max(dim=1).values.sum(), leaf)[:, None]
+        answers, which = self._answers(leaf), self.offer.gradients
+        if which != "all":
+            explained = answers.max(dim=1).values if which == "top" else answers[:, which]  # type: ignore[index]
+            return answers, _gradient(explained.sum(), leaf)[:, None]
         if self._one_backward:
             try:
-                return _gradient_of_each(answers, leaf)
+                return answers, _gradient_of_each(answers, leaf)
             except RuntimeError:  # an operation that cannot be vectorised, such as one of the user's own
                 self._one_backward = False
-        return torch.stack([_gradient(answer.sum(), leaf) for answer in answers.unbind(dim=1)], dim=1)
+        each = [_gradient(answer.sum(), leaf) for answer in answers.unbind(dim=1)]
+        return answers, torch.stack(each, dim=1)
 
 
 @dataclass(frozen=True)
@@ -150,8 +136,7 @@ class _Body:
 
     def outputs(self, leaf: torch.Tensor) -> torch.Tensor:
         """What the module says to n×d inputs. The clone lets it overwrite what it is given."""
-        outputs: torch.Tensor = self.module(leaf.reshape(-1, *self.shape).clone())
-        return outputs
+        return cast(torch.Tensor, self.module(leaf.reshape(-1, *self.shape).clone()))
 
     @contextmanager
     def asked(self, gradients: bool) -> Iterator[None]:
@@ -171,8 +156,7 @@ class _Body:
                 part.training = True
 
 
-@dataclass(frozen=True)
-class _ModuleCheck:
+class _ModuleCheck(NamedTuple):
     """What a few random inputs show of a module: an owner's look, not a query."""
 
     outputs: int
@@ -193,13 +177,8 @@ def _look(body: _Body, rows_at_once: int | None) -> _ModuleCheck:
         raise MisuseError("the module's answer to an input depends on its neighbours in a batch; say rows_at_once=1")
     with body.asked(True):
         numbers_per_row = _numbers_per_row(body)
-    return _ModuleCheck(
-        outputs=one_by_one.shape[1],
-        random=random,
-        probabilities=_are_probabilities(one_by_one),
-        numbers_per_row=numbers_per_row,
-        rows_at_once=1 if together is None else rows_at_once,
-    )
+    at_once = 1 if together is None else rows_at_once
+    return _ModuleCheck(one_by_one.shape[1], random, _are_probabilities(one_by_one), numbers_per_row, at_once)
 
 
 def _one_by_one(body: _Body, leaf: torch.Tensor) -> torch.Tensor:
@@ -284,10 +263,6 @@ def _check_arguments(module: object, values: str, rows_at_once: int | None) -> N
 
 def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     return [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()]
-
-
-def _device_of(module: torch.nn.Module) -> torch.device:
-    return next((tensor.device for tensor in _tensors(module)), torch.device("cpu"))
 
 
 def _dtype_of(module: torch.nn.Module) -> DType:

@@ -106,25 +106,20 @@ class Metered:
     ) -> None:
         if budget is not None and budget < 1:
             raise MisuseError(f"budget: expected at least 1 query, got {budget}")
-        self._oracle = oracle
+        self._oracle, self._budget, self._watch = oracle, budget, watch
         self._remote = oracle if isinstance(oracle, RemoteOracle) else None
-        self._ledger = ledger
-        self._budget = budget
-        self._watch = watch
         self._asked = Asked()
         self._unused: set[Question] = set()  # on file and counted, but their asking was interrupted
         self._phases: dict[str, Tally] = {}
         self._phase = "asking"
         self._confirming = 0
         self._units: int | None = None
-        self._canary: Canary | None = None
-        self._resumed = False
-        if self._remote is not None:
-            if ledger is None:
-                self._ledger = ledger = Ledger(self._remote.run / "ledger.sqlite")
-            self._resumed = len(ledger) > 0
-            self._canary = None if oracle.offer.random else Canary(oracle.offer)
+        if ledger is None and self._remote is not None:
+            ledger = Ledger(self._remote.run / "ledger.sqlite")
+        self._ledger = ledger
+        self._canary = Canary(oracle.offer) if self._remote is not None and not oracle.offer.random else None
         self._on_file = ledger is not None and len(ledger) > 0  # answers of an earlier run, or of an asking cut short
+        self._resumed = self._on_file
         if ledger is not None:
             ledger.belongs_to(oracle.offer, **({} if self._remote is None else self._remote.facts))
 
@@ -161,8 +156,7 @@ class Metered:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         if self._ledger is None:
             self._check_budget(len(rows))
-            with _failures_named(rows):
-                answer = self._counted(len(rows), self._oracle(rows, gradients=gradients), gradients)
+            answer = self._answered(rows, gradients)
         elif self._canary is not None and len(rows):
             answer = self._with_canary(self._canary, self._ledger, rows, gradients)
         else:
@@ -174,6 +168,16 @@ class Metered:
         spent = sum(tally.queries for tally in self._phases.values())
         if self._budget is not None and spent + rows > self._budget:
             raise BudgetError(f"the budget of {self._budget} queries is spent: {spent} asked, {rows} more needed")
+
+    def _answered(self, rows: Array, gradients: bool) -> Answer:
+        try:
+            return self._counted(len(rows), self._oracle(rows, gradients=gradients), gradients)
+        except RelumineError:
+            raise
+        except Exception as error:
+            raise OracleFailedError(
+                f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
+            ) from error
 
     def _counted(self, rows: int, answer: Answer, gradients: bool) -> Answer:
         """The answer, checked once it is counted: a bad one has been paid for too."""
@@ -226,9 +230,7 @@ class Metered:
             return
         for i in range(0, len(rows), _ROWS_PER_COMMIT):
             chunk = rows[i : i + _ROWS_PER_COMMIT]
-            with _failures_named(chunk):
-                answer = self._oracle(chunk, gradients=gradients)
-            yield Part(range(i, i + len(chunk)), self._counted(len(chunk), answer, gradients))
+            yield Part(range(i, i + len(chunk)), self._answered(chunk, gradients))
 
     def _with_canary(self, canary: Canary, ledger: Ledger, rows: Array, gradients: bool) -> Answer:
         """Answers to the rows, among which now and then a known question is hidden."""
@@ -243,7 +245,9 @@ class Metered:
         canary.answered(len(rows), self._phase)
         if place is None:
             return answer
-        self._move_to_canary_phase(gradients)
+        self._book(-1, gradients)  # counted in this phase, it belongs to the canary's
+        with self.phase("canary"):
+            self._book(1, gradients)
         self._require_known(canary, ledger, _row(answer, place), gradients, batch=True)
         jacobians = None if answer.gradients is None else np.delete(answer.gradients, place, axis=0)
         return Answer(np.delete(answer.values, place, axis=0), jacobians)
@@ -291,14 +295,6 @@ class Metered:
             "bring the first one back, or start again in an empty run folder. Everything paid for is kept"
         )
 
-    def _move_to_canary_phase(self, gradients: bool) -> None:
-        """Book one row, counted in this phase, under the canary's."""
-        before = dict(self._phases)
-        with self.phase("canary"):
-            self._book(1, gradients)
-        one = self._phases["canary"] - before.get("canary", Tally())
-        self._phases[self._phase] = self._phases[self._phase] - one
-
     def _tell(self) -> None:
         if self._watch is not None:
             self._watch(Progress(self._phase, self._units, self.spent))
@@ -323,19 +319,6 @@ class Forwarding(Metered):
     @property
     def confirming(self) -> int:
         return self._meter.confirming
-
-
-@contextmanager
-def _failures_named(rows: Array) -> Iterator[None]:
-    """What an oracle raises as ours."""
-    try:
-        yield
-    except RelumineError:
-        raise
-    except Exception as error:
-        raise OracleFailedError(
-            f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
-        ) from error
 
 
 def _row(answer: Answer, i: int) -> Answer:
