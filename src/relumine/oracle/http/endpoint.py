@@ -135,14 +135,10 @@ class Endpoint:
 
     def _check_numbers(self) -> None:
         for name, least in {"batch": 1, "concurrency": 1, "retries": 0}.items():
-            number = getattr(self, name)
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            if type(number := getattr(self, name)) is not int or number < least:
                 raise MisuseError(f"{name}: expected an integer, at least {least}, got {number!r}")
-        for name in ("rate", "timeout", "patience"):
-            number = getattr(self, name)
-            if number is None and name == "rate":
-                continue
-            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        for name in ("timeout", "patience", *(["rate"] if self.rate is not None else [])):
+            if type(number := getattr(self, name)) not in (int, float) or not 0 < number < float("inf"):
                 raise MisuseError(f"{name}: expected a positive number, got {number!r}")
 
     @property
@@ -184,11 +180,9 @@ class Endpoint:
             top["request"] = self.request
         else:
             tables["request"] = dict(self.request or {})
-        parts = [_lines(top), *(f"\n[{name}]\n{_lines(table)}" for name, table in tables.items() if _lines(table))]
-        return "".join(parts)
+        return _lines(top) + "".join(f"\n[{name}]\n{_lines(table)}" for name, table in tables.items() if _lines(table))
 
     def write(self, path: str | Path) -> Path:
-        """Write the TOML file."""
         try:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(self.to_toml(), encoding="utf-8")

@@ -62,7 +62,10 @@ class Limits:
         Characters inside texts are counted too, so that there may be fewer values, never more. A value takes two bytes
         at least, with what ends it: shorter texts need no counting.
         """
-        lists = _lists_in(text)
+        codes = np.frombuffer(text, np.uint8)
+        # In steps: fresh memory costs more than counting. "[" and "{" differ in one bit.
+        steps = (codes[start : start + _STEP] for start in range(0, len(codes), _STEP))
+        lists = sum(int(np.count_nonzero((step | 0x20) == 0x7B)) for step in steps)
         values = lists + text.count(b",") if len(text) // 2 >= self.values else 0
         for count, most, what in ((lists, self.lists, "lists"), (values, self.values, "values")):
             if count > most:
@@ -70,13 +73,6 @@ class Limits:
                     f"expected some {self.numbers:,} numbers, got an answer with up to {count:,} {what}; if the server "
                     "answers so much beside them, ask fewer rows at a time (batch in the endpoint's settings)"
                 )
-
-
-def _lists_in(text: bytes | bytearray) -> int:
-    """How often "[" or "{" stands there, which differ in one bit. In steps: fresh memory costs more than counting."""
-    codes = np.frombuffer(text, np.uint8)
-    steps = (codes[start : start + _STEP] for start in range(0, len(codes), _STEP))
-    return sum(int(np.count_nonzero((step | 0x20) == 0x7B)) for step in steps)
 
 
 def body_of(response: httpx.Response, most: int, *, cut: bool = False) -> bytearray:

@@ -16,7 +16,7 @@ from relumine.oracle.base import Answer, Array, Offer, Part, checked_answer, che
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.oracle.http.limits import Limits
 from relumine.oracle.http.protocol import protocol_of
-from relumine.oracle.http.sender import Cancellation, Sender, Traffic
+from relumine.oracle.http.sender import Cancellation, Sender
 
 # Numbers in one answer, some 10 MB of JSON; batches are made smaller for that. Smaller answers took the same time when
 # measured (docs/endpoints.md), and are more requests.
@@ -51,38 +51,18 @@ class HttpOracle:
 
     def _set_up(self, endpoint: Endpoint, run: str | Path | None) -> None:
         endpoint.require_authorization()
-        self.endpoint = endpoint
-        self._run = Path(run) if run is not None else Path("relumine-runs") / endpoint.name
-        self._protocol = protocol_of(endpoint)
+        self.endpoint, self.offer, self._protocol = endpoint, endpoint.offer, protocol_of(endpoint)
+        self.run = Path(run) if run is not None else Path("relumine-runs") / endpoint.name
+        allowed = {"authorized by": endpoint.authorized_by} if endpoint.authorized_by else {}
+        self.facts: Mapping[str, str] = {"endpoint": endpoint.url, **allowed}  # what the ledger of a run is bound to
         self._sender = Sender(endpoint)
+        self.traffic = self._sender.traffic
         self._workers = ThreadPoolExecutor(endpoint.concurrency, thread_name_prefix="relumine-http")
 
     def __repr__(self) -> str:
         return f"HttpOracle({self.endpoint.url})"
 
-    @property
-    def offer(self) -> Offer:
-        """What the endpoint's description promises."""
-        return self.endpoint.offer
-
-    @property
-    def run(self) -> Path:
-        """Where a meter keeps the answers."""
-        return self._run
-
-    @property
-    def facts(self) -> Mapping[str, str]:
-        """What the ledger of a run is bound to."""
-        allowed = {"authorized by": self.endpoint.authorized_by} if self.endpoint.authorized_by else {}
-        return {"endpoint": self.endpoint.url, **allowed}
-
-    @property
-    def traffic(self) -> Traffic:
-        """What went over the wire so far."""
-        return self._sender.traffic
-
     def close(self) -> None:
-        """Close all connections."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._sender.close()
 
@@ -104,7 +84,8 @@ class HttpOracle:
         If one fails no more are sent, those on their way are still handed out, and then the failure is raised.
         """
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        batches = list(self._batches(len(rows), gradients))
+        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // self._protocol.numbers(gradients=gradients)))
+        batches = [range(i, min(i + size, len(rows))) for i in range(0, len(rows), size)]
         with _interruption_put_off() as stop:
             if len(batches) == 1:  # the usual case; to wake another thread for it takes time
                 yield self._ask(rows, batches[0], gradients, stop)
@@ -118,8 +99,9 @@ class HttpOracle:
         failure: BaseException | None = None
         while True:
             if not stop.is_set():
-                free = (self.endpoint.concurrency or 1) - len(flying)
-                flying |= {self._submit(rows, batch, gradients, stop) for batch in islice(waiting, free)}
+                for batch in islice(waiting, (self.endpoint.concurrency or 1) - len(flying)):
+                    chosen = rows[batch.start : batch.stop]
+                    flying.add(self._workers.submit(self._ask, chosen, batch, gradients, stop))
             if not flying:
                 break
             landed, flying = wait(flying, return_when=FIRST_COMPLETED)
@@ -133,15 +115,7 @@ class HttpOracle:
         if failure is not None:
             raise failure
 
-    def _batches(self, rows: int, gradients: bool) -> Iterator[range]:
-        size = max(1, min(self.endpoint.batch, _NUMBERS_AT_ONCE // self._protocol.numbers(gradients=gradients)))
-        return (range(i, min(i + size, rows)) for i in range(0, rows, size))
-
-    def _submit(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> "Future[Part]":
-        return self._workers.submit(self._ask, rows[batch.start : batch.stop], batch, gradients, stop)
-
     def _ask(self, rows: Array, batch: range, gradients: bool, stop: Cancellation) -> Part:
-        """One batch."""
         body = self._protocol.body(np.ascontiguousarray(rows))
         limits = Limits(len(rows) * self._protocol.numbers(gradients=gradients))
         asked = self._protocol.exchanges(gradients=gradients)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, reduce
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,10 +33,11 @@ class Protocol:
         self._endpoint = endpoint
         self._template = self._template_of(endpoint)
         self._offer: Offer = endpoint.offer
-        self._values_at = _given(endpoint.values_at, self.values_at)
-        self._explained_values_at = _given(endpoint.explained_values_at, self.explained_values_at)
-        self._gradients_at = _given(endpoint.gradients_at, self.gradients_at)
-        for place in (self._values_at, self._explained_values_at, self._gradients_at):
+        said = (endpoint.values_at, endpoint.explained_values_at, endpoint.gradients_at)
+        usual = (self.values_at, self.explained_values_at, self.gradients_at)
+        places = [own if place is None else place for place, own in zip(said, usual, strict=True)]
+        self._values_at, self._explained_values_at, self._gradients_at = places
+        for place in places:
             self._check_place(place)
 
     @property
@@ -62,7 +63,6 @@ class Protocol:
         return (self._endpoint.explainer if gradients else None) or self._endpoint.url
 
     def body(self, rows: Array) -> Any:
-        """The request for these rows."""
         shaped = rows.reshape(-1, *self._offer.inputs)
         columns = self._endpoint.columns
         filled: dict[str, Any] = {ROWS: shaped, ROW: shaped[0]}
@@ -108,7 +108,6 @@ class Protocol:
 
     @cached_property
     def _rows_at(self) -> list[str | int]:
-        """Where ``body`` puts the inputs."""
         return path_to(_WORDS, self._template)
 
     def answer(self, values: Array | None, maps: Array | None) -> Any:
@@ -118,10 +117,7 @@ class Protocol:
         return self._said([(place, numbers) for place, numbers in shown if numbers is not None])
 
     def _said(self, shown: list[tuple[str, Array]]) -> Any:
-        said: Any = None
-        for place, numbers in shown:
-            said = merged(said, placed(numbers, _steps(place)))
-        return said
+        return reduce(merged, (placed(numbers, _steps(place)) for place, numbers in shown), None)
 
     def shapes(self, body: object, *, gradients: bool) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None]:
         """The shapes that the values and the maps of one row have in an answer, None for what it does not have."""
@@ -186,7 +182,6 @@ class KServeV1(Protocol):
     """POST …/v1/models/NAME:predict and :explain with {"instances": […]}."""
 
     def url(self, *, gradients: bool) -> str:
-        """:predict, or :explain of the explainer."""
         return f"{super().url(gradients=gradients)}:{'explain' if gradients else 'predict'}"
 
 
@@ -198,7 +193,6 @@ class TorchServe(Protocol):
     gradients_at = ""
 
     def url(self, *, gradients: bool) -> str:
-        """/predictions/NAME or /explanations/NAME."""
         verb = "explanations" if gradients else "predictions"
         address = super().url(gradients=gradients)
         return re.sub(r"/(predictions|explanations)/(?!.*/(predictions|explanations)/)", f"/{verb}/", address)
@@ -211,18 +205,10 @@ class OpenInferenceV2(Protocol):
     """
 
     def url(self, *, gradients: bool) -> str:
-        """/infer of the model, or of the model that explains."""
         return f"{super().url(gradients=gradients)}/infer"
 
     def body(self, rows: Array) -> dict[str, Any]:
-        """One tensor, flat in row-major order."""
-        datatype = {"float32": "FP32", "float64": "FP64"}[self._offer.dtype]
-        tensor = {
-            "name": self._endpoint.input_name,
-            "shape": [len(rows), *self._offer.inputs],
-            "datatype": datatype,
-            "data": rows.ravel(),
-        }
+        tensor = _tensor(self._endpoint.input_name, rows.reshape(-1, *self._offer.inputs), self._offer.dtype)
         # The id is optional, but KServe models that hand it back fail without one.
         return {"id": "relumine", "inputs": [tensor], **self._endpoint.parameters}
 
@@ -242,11 +228,7 @@ class OpenInferenceV2(Protocol):
         return _shaped(tensors[place])
 
     def _said(self, shown: list[tuple[str, Array]]) -> Any:
-        types = {"float32": "FP32", "float64": "FP64"}
-        tensors = [
-            {"name": name, "shape": list(array.shape), "datatype": types[str(array.dtype)], "data": array.ravel()}
-            for name, array in shown
-        ]
+        tensors = [_tensor(name, array, str(array.dtype)) for name, array in shown]
         return {"model_name": self._endpoint.url.split("/models/")[-1].split("/")[0], "outputs": tensors}
 
     def _check_place(self, place: str) -> None:
@@ -319,7 +301,6 @@ _PROTOCOLS: dict[ProtocolName | None, type[Protocol]] = {
 
 
 def protocol_of(endpoint: Endpoint) -> Protocol:
-    """The protocol that this endpoint speaks."""
     return _PROTOCOLS[endpoint.protocol](endpoint)
 
 
@@ -362,8 +343,13 @@ def _walk(here: Any, steps: list[Step], place: str) -> Any:
     return here
 
 
+def _tensor(name: str, numbers: Array, dtype: str) -> dict[str, Any]:
+    """As the Open Inference Protocol writes it."""
+    datatype = {"float32": "FP32", "float64": "FP64"}[dtype]
+    return {"name": name, "shape": list(numbers.shape), "datatype": datatype, "data": numbers.ravel()}
+
+
 def _shaped(tensor: dict[str, Any]) -> Any:
-    """A tensor's numbers in its shape."""
     data, shape = tensor.get("data"), tensor.get("shape", ())
     try:
         return np.asarray(data, dtype=np.float64).reshape([int(n) for n in shape])
@@ -384,10 +370,6 @@ def _single(numbers: Array) -> Array:
         if np.array_equal(some.astype(np.float32), some):
             return numbers
         return numbers.astype(np.float32).astype(np.float64)
-
-
-def _given(place: str | None, default: str) -> str:
-    return default if place is None else place
 
 
 def _kind(value: object) -> str:

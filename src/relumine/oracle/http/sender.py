@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import httpx
 import orjson
@@ -33,6 +33,9 @@ KEPT = "what was answered is kept: the same command goes on from there"
 _FIRST_WAIT, _LONGEST_WAIT = 0.2, 10.0
 _TRY_AGAIN = (408, 425, 500, 502, 503, 504)
 _DENIED = {401: "who you are is not known there", 403: "it is forbidden to you", 451: "it is barred for legal reasons"}
+_FEWER = "ask fewer rows at a time (batch in the endpoint's settings)"
+_ELSEWHERE = "it points elsewhere; give the address that it points to, if you may test that one"
+_OTHERWISE = "check the shape of the inputs and the protocol"
 _CONNECTION_LOST = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 
 
@@ -79,7 +82,6 @@ class Cancellation:
         self._said.put(None)
 
     def is_set(self) -> bool:
-        """Whether that was said."""
         return self._is_set
 
     def wait(self, seconds: float) -> None:
@@ -89,33 +91,15 @@ class Cancellation:
             self._said.put(None)  # for the others
 
 
-class Pace:
-    """Lets one request go every 1/rate seconds, whichever thread it comes from."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._gap = 0.0 if rate is None else 1 / rate
-        self._next = 0.0
-        self._lock = threading.Lock()
-
-    def wait(self, stop: Cancellation) -> None:
-        """Wait for one's turn, or until ``stop``."""
-        with self._lock:
-            turn = max(time.monotonic(), self._next)
-            self._next = turn + self._gap
-        if turn > (now := time.monotonic()):
-            stop.wait(turn - now)
-
-
 class Sender:
     """Posts JSON and reads JSON. The Authorization header comes from the environment and is shown to nobody."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._secret = os.environ.get(endpoint.authorization_env, "")
-        self._pace = Pace(endpoint.rate)
         self._lock = threading.Lock()
-        self._flying = 0
-        self._busy_since = 0.0
+        self._next = 0.0  # when the next request may go
+        self._flying, self._busy_since = 0, 0.0
         self.traffic = Traffic()
         self._tls = _tls(endpoint)
         self._pooled = self._client(httpx.Limits(max_connections=endpoint.concurrency, keepalive_expiry=30))
@@ -129,14 +113,9 @@ class Sender:
         return self._client(httpx.Limits(max_connections=self._endpoint.concurrency, max_keepalive_connections=0))
 
     def _client(self, limits: httpx.Limits) -> httpx.Client:
-        headers = {
-            "User-Agent": USER_AGENT,
-            "Content-Type": "application/json",
-            "Accept": "application/json",
-            "Accept-Encoding": "gzip",
-        }
-        if self._secret:
-            headers["Authorization"] = self._secret
+        headers = {"User-Agent": USER_AGENT, "Accept-Encoding": "gzip"}
+        headers |= dict.fromkeys(("Content-Type", "Accept"), "application/json")
+        headers |= {"Authorization": self._secret} if self._secret else {}
         # With a transport of its own no proxy of the environment comes between this machine and itself.
         transport = httpx.HTTPTransport(verify=self._tls, limits=limits) if self._endpoint.is_local else None
         try:
@@ -152,7 +131,6 @@ class Sender:
         return client
 
     def close(self) -> None:
-        """Close all connections."""
         self._pooled.close()
         if "_fresh" in self.__dict__:  # which is made when it is needed first
             self._fresh.close()
@@ -174,7 +152,7 @@ class Sender:
     def _sent(self, url: str, content: bytes, stop: Cancellation, limits: Limits) -> Any:
         tries = 0
         while True:
-            self._pace.wait(stop)
+            self._wait_for_turn(stop)
             try:
                 return self._once(self._fresh if tries else self._pooled, url, content, limits, again=tries > 0)
             except BadAnswerError as error:
@@ -188,13 +166,21 @@ class Sender:
                     ) from trouble.__cause__
                 stop.wait(_wait(trouble, tries))
 
+    def _wait_for_turn(self, stop: Cancellation) -> None:
+        """One request goes every 1/rate seconds, whichever thread it comes from."""
+        with self._lock:
+            turn = max(time.monotonic(), self._next)
+            self._next = turn + (1 / self._endpoint.rate if self._endpoint.rate else 0.0)
+        if turn > (now := time.monotonic()):
+            stop.wait(turn - now)
+
     def _once(self, client: httpx.Client, url: str, content: bytes, limits: Limits, *, again: bool) -> Any:
         with self._counted(len(content), again), _failures_named(self._endpoint.timeout):
             status, headers, answer = self._exchange(client, url, content, limits)
-        if status == 200:
-            limits.check_values(answer)
-            return _read(answer)
-        self._refused(url, status, headers, answer)
+        if status != 200:
+            self._refused(url, status, headers, answer)
+        limits.check_values(answer)
+        return _read(answer)
 
     def _exchange(
         self, client: httpx.Client, url: str, content: bytes, limits: Limits
@@ -227,7 +213,7 @@ class Sender:
                 if self._flying == 0:
                     self.traffic.busy_seconds += now - self._busy_since
 
-    def _refused(self, url: str, status: int, headers: httpx.Headers, answer: bytearray) -> None:
+    def _refused(self, url: str, status: int, headers: httpx.Headers, answer: bytearray) -> NoReturn:
         """Raise what an answer other than 200 means."""
         said = f"{status} {self._said(answer)}".strip()
         if status in _DENIED:
@@ -245,7 +231,9 @@ class Sender:
             raise _Again(said, wait, kind=QuotaError)
         if status in _TRY_AGAIN:
             raise _Again(said, None if wait is None else min(wait, self._endpoint.patience))
-        raise OracleFailedError(f"{url}: expected 200, got {said}; {_remedy(status)}")
+        remedies = {404: "check the model's name in the address", 413: _FEWER}
+        remedy = _ELSEWHERE if 300 <= status < 400 else remedies.get(status, _OTHERWISE)
+        raise OracleFailedError(f"{url}: expected 200, got {said}; {remedy}")
 
     def _said(self, answer: bytearray) -> str:
         """The server's own words, on one line, short, and without the secret should it repeat it."""
@@ -315,13 +303,3 @@ def _retry_after(headers: httpx.Headers) -> float | None:
         except (TypeError, ValueError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _remedy(status: int) -> str:
-    if status == 404:
-        return "check the model's name in the address"
-    if status == 413:
-        return "ask fewer rows at a time (batch in the endpoint's settings)"
-    if 300 <= status < 400:
-        return "it points elsewhere; give the address that it points to, if you may test that one"
-    return "check the shape of the inputs and the protocol"

@@ -136,18 +136,9 @@ class Ledger:
 
     def append(self, questions: list[Question], inputs: Array, answer: Answer, phase: str) -> None:
         """Write answers, all or none, before anybody uses them."""
-        gradients = answer.gradients
-        rows = [
-            (
-                question.digest,
-                question.occurrence,
-                phase,
-                np.ascontiguousarray(inputs[i]),
-                np.ascontiguousarray(answer.values[i]),
-                None if gradients is None else np.ascontiguousarray(gradients[i]),
-            )
-            for i, question in enumerate(questions)
-        ]
+        maps = [None] * len(questions) if answer.gradients is None else map(np.ascontiguousarray, answer.gradients)
+        numbers = zip(map(np.ascontiguousarray, inputs), map(np.ascontiguousarray, answer.values), maps, strict=True)
+        rows = [(one.digest, one.occurrence, phase, *row) for one, row in zip(questions, numbers, strict=True)]
         self._write(
             "INSERT INTO answers (question, occurrence, phase, input, value, gradient) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
@@ -195,9 +186,7 @@ class Asked:
         """One Question per row; call it once per asking."""
         result = []
         for row in inputs:
-            hashed = hashlib.sha256(np.ascontiguousarray(row).data)
-            hashed.update(bytes([gradients]))
-            digest = hashed.digest()
+            digest = hashlib.sha256(row.tobytes() + bytes([gradients])).digest()
             result.append(Question(digest, self._times[digest]))
             self._times[digest] += 1
         return result
