@@ -15,6 +15,7 @@ Run it with OMP_NUM_THREADS=1. Rows go to benchmarks/results/learned_*.jsonl; ro
 """
 
 import argparse
+import dataclasses
 import functools
 import itertools
 import json
@@ -34,8 +35,9 @@ from torch.nn import functional
 import relumine as rl
 from relumine import explain, zoo
 from relumine.oracle.base import Offer
-from relumine.reconstruct.matching.fit import Schedule, _StudentFit
-from relumine.reconstruct.matching.loss import Matching, matching
+from relumine.reconstruct.matching.fit import _StudentFit
+from relumine.reconstruct.matching.logits import Queried
+from relumine.reconstruct.matching.loss import Matching
 from relumine.study import Experiment, LocalProcesses, RunStore, Student, Target, run_study
 from relumine.study.designs import GRADIENT, Panel, figure, scale_named
 from relumine.study.trial import material, trained_target
@@ -155,12 +157,13 @@ def _steps_of(name: str, shape: tuple[int, ...]) -> dict[str, Callable[[], objec
     target = zoo.network(name, shape, 10, 1).eval()
     answer = explain.ExplainedOracle(target, explain.Gradient(), shape)(inputs.reshape(BATCH, -1), gradients=True)
     offer = Offer(inputs=shape, outputs=10, values="logits", gradients="all", dtype="float32")
-    like = torch.zeros(())
-    task = matching(offer, inputs, answer, like, explanation=None, loss="joint", weight=0.1)
+    fresh = functools.partial(zoo.network, name, shape, 10)
+    method = rl.GradientMatching(fresh, BATCH, steps=10**6, batch=BATCH, learning_rate=1e-3, weight=0.1)
+    task = Matching(method, Queried(offer, inputs, answer), torch.zeros(()))
 
     def fit(rounding: float) -> _StudentFit:
-        schedule = Schedule(10**6, BATCH, 1e-3, rounding, "adam")
-        return _StudentFit(zoo.network(name, shape, 10, 0), task, torch.empty(0, dtype=torch.int64), schedule, rng)
+        smoothed = dataclasses.replace(method, relu_smoothing=rounding)
+        return _StudentFit(smoothed, fresh(0), task, torch.empty(0, dtype=torch.int64), rng)
 
     return {
         "plain": _plain(zoo.network(name, shape, 10, 0), task.inputs, task.values.argmax(1)),

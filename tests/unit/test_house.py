@@ -50,7 +50,7 @@ TARGETS = {
 PUBLIC_PART = "reconstruct/head/torch_backbone.py"
 
 # Modules that are about torch modules, and are only imported where there is one.
-_MATCHING = ("fit", "logits", "loss", "optimiser", "shown", "smoothing", "student")
+_MATCHING = ("fit", "logits", "loss", "optimiser", "smoothing", "student")
 TORCH_BOUND = (
     *(
         "oracle/sklearn.py",

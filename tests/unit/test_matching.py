@@ -1,19 +1,16 @@
 """GradientMatching: a student trained on what the oracle answered."""
 
-import io
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import relumine as rl
 from problems import two_layer
 from relumine import explain
-from relumine.console import FittingBar
-from relumine.reconstruct.matching.logits import in_logits_if_known
-from relumine.reconstruct.matching.loss import matching
+from relumine.reconstruct.matching.logits import Queried, in_logits_if_known
+from relumine.reconstruct.matching.loss import Matching
 from relumine.reconstruct.matching.sources import Medoids
 
 FITTED = rl.Outcome.FITTED
@@ -181,7 +178,8 @@ def test_smoothgrad_is_compared_by_its_mean_without_the_students_own_noise():
     oracle = explain.ExplainedOracle(target, shown, (12,), rng=0)
     x = np.random.default_rng(0).standard_normal((5, 12))
     answer = oracle(x, gradients=True)
-    task = matching(oracle.offer, x, answer, torch.zeros(()), explanation=shown, loss="gradient", weight=0.0)
+    method = rl.GradientMatching(target, len(x), explanation=shown, loss="gradient")
+    task = Matching(method, Queried(oracle.offer, x, answer), torch.zeros(()))
     many = explain.SmoothGrad(sigma=2.0, samples=100_000).maps(other, task.inputs, rng=1).maps.numpy()
     wanted = np.square(many.reshape(answer.gradients.shape) - answer.gradients).sum() / 5 / task.scale
     rng = np.random.default_rng(2)
@@ -351,12 +349,3 @@ def test_misuse_is_told_before_anything_is_asked(change, message):
     with pytest.raises(rl.MisuseError, match=message):
         rl.GradientMatching(**{"student": student(), "queries": 20, "steps": 5, **change})(counted, rng=0)
     assert counted.spent.queries == 0
-
-
-def test_a_bar_shows_how_far_the_fitting_is():
-    text = io.StringIO()
-    problem = two_layer(12, 9, 3, seed=0)
-    with FittingBar(Console(file=text, force_terminal=True, width=100)) as bar:
-        rl.GradientMatching(student(), 60, steps=40, watch=bar)(problem.oracle, rng=0)
-    assert "student: loss" in text.getvalue()
-    assert "held out" in text.getvalue()

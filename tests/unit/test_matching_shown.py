@@ -9,8 +9,7 @@ from problems import two_layer
 from relumine import defend
 from relumine.audit.knowledge import knowledge_of
 from relumine.explain import MapKind
-from relumine.reconstruct.matching.loss import kind_of
-from relumine.reconstruct.matching.shown import distorted_by, gap
+from relumine.reconstruct.matching.loss import distorted_by, gap, kind_of
 
 D, K = 6, 3
 X = np.random.default_rng(0).standard_normal((5, D))

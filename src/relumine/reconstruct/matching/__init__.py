@@ -1,5 +1,5 @@
 """GradientMatching: a student trained to give the target's values and explanations.
 
-sources.py: inputs ──> answers ──> logits.py: probabilities as logits ──> loss.py, shown.py: what is compared
+sources.py: inputs ──> answers ──> logits.py: probabilities as logits ──> loss.py: what is compared
     ──> fit.py with optimiser.py and smoothing.py ──> student.py: the clone
 """

@@ -2,12 +2,10 @@
 
 import json
 import os
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from relumine.errors import DivergedError, MisuseError
 from relumine.reconstruct.matching.loss import Matching
-from relumine.reconstruct.matching.method import Fitting
+from relumine.reconstruct.matching.method import Fitting, GradientMatching
 from relumine.reconstruct.matching.optimiser import Muon
 from relumine.reconstruct.matching.smoothing import UNTIL, ReluSmoothing
 
@@ -32,43 +30,26 @@ _JUDGED_BY_ALL = 128
 _SLOWER, _ATTEMPTS = 4, 6
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How long and how fast."""
-
-    steps: int
-    batch: int
-    learning_rate: float
-    relu_smoothing: float
-    optimiser: Literal["adam", "muon"]
-
-
 def fit(
-    student: nn.Module,
-    task: Matching,
-    held_out: Tensor,
-    schedule: Schedule,
-    rng: np.random.Generator,
-    watch: Callable[[Fitting], None] | None,
-    checkpoint: Path | None,
+    method: GradientMatching, student: nn.Module, task: Matching, held_out: Tensor, rng: np.random.Generator
 ) -> float | None:
     """Train ``student`` in place on the answers that are not held out; returns the least loss on those that are."""
-    run = _StudentFit(student, task, held_out, schedule, rng)
-    if checkpoint is not None:
+    run, checkpoint = _StudentFit(method, student, task, held_out, rng), method.checkpoint and Path(method.checkpoint)
+    if checkpoint:
         run.resume(checkpoint)
-    every = max(1, schedule.steps // _LOOKS)
-    while run.step < schedule.steps:
+    every = max(1, method.steps // _LOOKS)
+    while run.step < method.steps:
         try:
             loss = run.train_step()
         except _DivergedError:
             run.begin_slower()
             continue
-        if run.step % every and run.step < schedule.steps:
+        if run.step % every and run.step < method.steps:
             continue
         validation = run.look()
-        if watch is not None:
-            watch(Fitting(run.step, schedule.steps, loss, validation))
-        if checkpoint is not None:
+        if method.watch is not None:
+            method.watch(Fitting(run.step, method.steps, loss, validation))
+        if checkpoint:
             run.save(checkpoint)
     run.restore_best()
     return run.least
@@ -82,9 +63,14 @@ class _StudentFit:
     """The state of one fitting: all that a killed run needs to go on to the same result."""
 
     def __init__(
-        self, student: nn.Module, task: Matching, held_out: Tensor, schedule: Schedule, rng: np.random.Generator
+        self,
+        method: GradientMatching,
+        student: nn.Module,
+        task: Matching,
+        held_out: Tensor,
+        rng: np.random.Generator,
     ) -> None:
-        self.student, self.task, self.held_out, self.schedule, self.rng = student, task, held_out, schedule, rng
+        self.method, self.student, self.task, self.held_out, self.rng = method, student, task, held_out, rng
         self.free = np.setdiff1d(np.arange(len(task)), held_out.numpy())
         student.eval()
         self.norms = [layer for layer in student.modules() if isinstance(layer, _BatchNorm)]
@@ -97,8 +83,8 @@ class _StudentFit:
         """With the untrained student, the slower the more attempts have diverged."""
         self.attempt = attempt
         self.student.load_state_dict(self.untrained)
-        self.optimiser = _optimiser(self.student, self.schedule, _SLOWER**-attempt)
-        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, self.schedule.steps)
+        self.optimiser = _optimiser(self.student, self.method, _SLOWER**-attempt)
+        self.cosine = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimiser, self.method.steps)
         self.step = 0
         self.left = np.empty(0, dtype=np.int64)
         self.least: float | None = None
@@ -108,16 +94,19 @@ class _StudentFit:
         """One mini-batch; every answer is used once before any is used again."""
         if not len(self.left):
             self.left = self.rng.permutation(self.free)
-        rows = torch.from_numpy(self.left[: self.schedule.batch].copy())
-        self.left = self.left[self.schedule.batch :]
+        rows = torch.from_numpy(self.left[: self.method.batch].copy())
+        self.left = self.left[self.method.batch :]
         self.optimiser.zero_grad()
-        share = self.step / self.schedule.steps
+        share = self.step / self.method.steps
         # Then they stand still as in use: only so is an input's gradient its own, whatever else is in the batch.
         self._let_norms_learn(len(rows) >= _ENOUGH and share < UNTIL)
-        if self.task.maps is not None and self.task.explanation.gradients_per_map > 1:
+        several = self.task.maps is not None and self.task.explanation.gradients_per_map > 1
+        if several and any(norm.training for norm in self.norms):
             # Norms learn from the inputs themselves, not from the points around them at which maps are made.
-            self._teach_norms(rows)
-        with ReluSmoothing.at(share, self.schedule.relu_smoothing):
+            with torch.no_grad():
+                self.student(self.task.inputs[rows])
+            self._let_norms_learn(False)
+        with ReluSmoothing.at(share, self.method.relu_smoothing):
             loss = self.task.estimate(self.student, rows, self.rng)
         loss.backward()  # type: ignore[no-untyped-call]
         told = float(loss.item())
@@ -134,17 +123,11 @@ class _StudentFit:
     def begin_slower(self) -> None:
         """After it diverged; answers of unusual size, or very few, need a lower rate."""
         if self.attempt + 1 == _ATTEMPTS:
-            lowest = self.schedule.learning_rate * _SLOWER**-self.attempt
+            lowest = self.method.learning_rate * _SLOWER**-self.attempt
             raise DivergedError(
                 f"fitting diverged at step {self.step}, at a rate of {lowest:.2g} too; lower the learning rate"
             )
         self._begin(self.attempt + 1)
-
-    def _teach_norms(self, rows: Tensor) -> None:
-        if any(norm.training for norm in self.norms):
-            with torch.no_grad():
-                self.student(self.task.inputs[rows])
-            self._let_norms_learn(False)
 
     def _let_norms_learn(self, learn: bool) -> None:
         for norm in self.norms:
@@ -175,7 +158,9 @@ class _StudentFit:
             self.student.load_state_dict(self.best)
 
     def _about(self) -> str:
-        return json.dumps([*vars(self.schedule).values(), len(self.task), len(self.held_out)])
+        said = self.method
+        how = (said.steps, said.batch, said.learning_rate, said.relu_smoothing, said.optimiser)
+        return json.dumps([*how, len(self.task), len(self.held_out)])
 
     def save(self, path: Path) -> None:
         """Write everything, all or nothing."""
@@ -198,8 +183,9 @@ class _StudentFit:
 
     def resume(self, path: Path) -> None:
         """Go on from a checkpoint of the same fitting; one that cannot be read is as good as none."""
-        state = _read(path)
-        if state is None:
+        try:
+            state = torch.load(path, weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError):
             return
         if state["about"] != self._about():
             raise MisuseError(f"checkpoint: {path} belongs to another fitting; remove it, or name another file")
@@ -228,30 +214,14 @@ def _calibrate(student: nn.Module, norms: list[_BatchNorm], inputs: Tensor) -> N
     student.eval()
 
 
-def _optimiser(student: nn.Module, schedule: Schedule, share: float) -> torch.optim.Optimizer:
-    """At a share of the schedule's rate."""
-    groups = _groups(student, schedule.learning_rate * share)
-    if schedule.optimiser == "muon":
-        return Muon(groups)
-    return torch.optim.Adam(groups, fused=True)
-
-
-def _groups(student: nn.Module, rate: float) -> list[dict[str, Any]]:
-    """Each parameter with its rate: ``rate``/√n for a layer of n inputs, so that one rate suits every width.
-
-    Adam moves every weight by its rate, whatever the gradient; a sum over n inputs then moves √n to n times as much.
-    """
-    groups = []
+def _optimiser(student: nn.Module, method: GradientMatching, share: float) -> torch.optim.Optimizer:
+    """At a share of the method's rate."""
+    # Divided by √n for a layer of n inputs, so that one rate suits every width: Adam moves every weight by its rate,
+    # whatever the gradient; a sum over n inputs then moves √n to n times as much.
+    groups: list[dict[str, Any]] = []
     for layer in student.modules():
         own = [parameter for parameter in layer.parameters(recurse=False) if parameter.requires_grad]
         inputs = max((parameter[0].numel() for parameter in own if parameter.ndim > 1), default=0)
+        rate = method.learning_rate * share
         groups += [{"params": [p], "lr": rate / (inputs or p.numel() or 1) ** 0.5} for p in own]
-    return groups
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    try:
-        state: dict[str, Any] = torch.load(path, weights_only=True)
-    except (OSError, RuntimeError, EOFError, UnpicklingError):
-        return None
-    return state
+    return Muon(groups) if method.optimiser == "muon" else torch.optim.Adam(groups, fused=True)

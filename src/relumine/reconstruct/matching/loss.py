@@ -1,23 +1,30 @@
 """The losses of gradient matching: ℓ_M on values, ℓ_G on gradients or explanations, for one backward pass."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from relumine.explain.map_kind import GRADIENT, MapKind
+from relumine.explain.map_kind import MapKind
 from relumine.explain.methods import Explained, Explanation, Gradient, Of, SmoothGrad, outputs
-from relumine.oracle.base import Answer, Array, Offer, explained_outputs
-from relumine.reconstruct.matching.shown import distorted_by, gap
+from relumine.oracle.base import Array, Offer, explained_outputs
+from relumine.reconstruct.matching.logits import Queried
+
+if TYPE_CHECKING:
+    from relumine.reconstruct.matching.method import GradientMatching
 
 # What the student's outputs are compared as. "centred": logits are only known up to a number common to all classes,
 # as LogitLink answers them.
 Kind = Literal["real", "logits", "centred", "probabilities", "log-probabilities"]
 
 _TINY = float(np.finfo(np.float32).tiny)
+# How steeply a wrong sign is punished: at a coordinate of typical size the right one costs 0.02.
+_STEEPNESS = 4.0
+# Shares are kept this far from 0 and 1 before their log-odds are taken.
+_CLIP = 1e-9
+_SMALL = 1e-30
 
 
 def kind_of(offer: Offer, values: Array) -> Kind:
@@ -35,28 +42,30 @@ def kind_of(offer: Offer, values: Array) -> Kind:
     return "logits"
 
 
-@dataclass(frozen=True, eq=False)
 class Matching:
-    """Answered questions as tensors, and the losses of a student on them.
+    """Answered questions as tensors of the student's precision, and the losses of a student on them.
 
     inputs n×shape; values n×K; maps n×R×shape or None; chosen n×R×K says which combinations of outputs the maps
-    explain; scale is the mean ‖J‖² of the answers; labels: values are labels, whatever the maps are of.
+    explain; scale is the mean ‖J‖² of the answers, spread the variance of their values; labels: values are labels,
+    whatever the maps are of.
     """
 
-    inputs: Tensor
-    values: Tensor
-    maps: Tensor | None
-    chosen: Tensor | None
-    kind: Kind
-    labels: bool
-    explanation: Explanation
-    shown: MapKind
-    distorted: tuple[float, float] | None
-    loss: Literal["joint", "gradient", "membership"]
-    weight: float
-    squared: bool
-    scale: float
-    spread: float
+    def __init__(self, method: "GradientMatching", asked: Queried, like: Tensor) -> None:
+        offer, answer, jacobians = asked.offer, asked.answer, asked.answer.gradients
+        self.method, self.weight = method, method.weight_of(offer)
+        self.explanation, self.shown = method.explanation or Gradient(), method.shown
+        self.inputs = torch.from_numpy(asked.inputs.reshape(-1, *offer.inputs)).to(like)
+        self.values = torch.from_numpy(answer.values).to(like)
+        self.kind, self.labels = kind_of(offer, answer.values), offer.values == "label"
+        self.spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
+        self.maps: Tensor | None = None
+        if jacobians is not None:
+            if self.shown.squared:  # magnitudes are what is compared
+                jacobians = np.sqrt(np.maximum(jacobians, 0))
+            one_hot = np.eye(offer.outputs)[explained_outputs(offer.gradients, answer.values)]
+            self.chosen = torch.from_numpy(one_hot if asked.explained is None else asked.explained).to(like)
+            self.maps = torch.from_numpy(jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
+            self.scale = float(np.square(jacobians).sum(axis=(1, 2)).mean() / jacobians.shape[1]) or 1.0
 
     @property
     def of(self) -> Of:
@@ -78,7 +87,7 @@ class Matching:
 
     def estimate(self, student: nn.Module, rows: Tensor, rng: np.random.Generator) -> Tensor:
         """An unbiased estimate of the loss on these rows, with one random combination of outputs per input."""
-        if self.maps is None or self.chosen is None:
+        if self.maps is None:
             return self._membership(outputs(student, self.inputs[rows], self.of), rows)
         coefficients = self._coefficients(len(rows), rng)
         return self._losses(student, rows, coefficients, rng)
@@ -93,14 +102,13 @@ class Matching:
 
     def _losses(self, student: nn.Module, rows: Tensor, coefficients: Tensor, rng: np.random.Generator) -> Tensor:
         assert self.maps is not None
-        assert self.chosen is not None
         directions = coefficients @ self.chosen[rows]
         if self.kind == "centred":
             directions = directions - directions.mean(2, keepdim=True)
         wanted = torch.einsum("nrk,nk...->nr...", coefficients, self.maps[rows])
         compare = self._compared_by_two if isinstance(self.explanation, SmoothGrad) and self.linear else self._compared
         gap, values = compare(student, self.inputs[rows], directions, wanted, rng)
-        if self.loss == "gradient":
+        if self.method.loss == "gradient":
             return gap
         return gap + self.weight * self._membership(values, rows)
 
@@ -149,14 +157,16 @@ class Matching:
         wanted = self.values[rows]
         if self.labels:
             return self._classified(values, wanted)
-        if self.kind == "real" or (self.squared and self.kind in {"logits", "centred"}):
+        if self.kind == "real" or (self.method.logits_by == "squared" and self.kind in {"logits", "centred"}):
             if self.kind == "centred":
                 values = values - values.mean(1, keepdim=True)
             return (values - wanted).square().sum(1).mean() / self.spread
         if self.kind == "probabilities":
-            values = distorted_by(self.distorted, values)
+            values = distorted_by(self.method.distorted, values)
         if values.shape[1] == 1:
-            return self._single(values, wanted)
+            if self.kind == "probabilities":
+                return functional.binary_cross_entropy(values, wanted)
+            return functional.binary_cross_entropy_with_logits(values, wanted.sigmoid())
         log_p = values.clamp_min(_TINY).log() if self.kind == "probabilities" else values.log_softmax(1)
         p = wanted if self.kind == "probabilities" else wanted.softmax(1)
         result: Tensor = (torch.special.xlogy(p, p) - p * log_p).sum(1).mean()
@@ -173,51 +183,44 @@ class Matching:
         result: Tensor = -(wanted * odds.log_softmax(1)).sum(1).mean()
         return result
 
-    def _single(self, values: Tensor, wanted: Tensor) -> Tensor:
-        if self.kind == "probabilities":
-            return functional.binary_cross_entropy(values, wanted)
-        return functional.binary_cross_entropy_with_logits(values, wanted.sigmoid())
+
+def gap(shown: MapKind, maps: Tensor, wanted: Tensor, scale: float) -> Tensor:
+    """How far n×R×shape maps are from those answered, by what is shown of them, per map.
+
+    scale: the mean ‖map‖² of the answers
+    """
+    mine, theirs = maps.flatten(2), wanted.flatten(2)
+    if shown.signs:
+        return _wrong_signs(mine, theirs.sign())
+    mine = mine.abs() if shown.magnitudes else mine
+    known = theirs != 0 if shown.masked else torch.ones_like(theirs, dtype=torch.bool)
+    if shown.scaled:
+        mine = mine / (mine * known).norm(dim=2, keepdim=True).clamp_min(_SMALL)
+        theirs = theirs / theirs.norm(dim=2, keepdim=True).clamp_min(_SMALL)
+        scale = 1.0
+    off = (mine - theirs) * known
+    if shown.masked:
+        smallest = theirs.abs().masked_fill(~known, torch.inf).amin(2, keepdim=True).nan_to_num(posinf=0.0)
+        off = off + functional.relu(mine.abs() - smallest) * ~known
+    return off.square().sum() / (off.shape[0] * off.shape[1] * scale)
 
 
-def matching(
-    offer: Offer,
-    inputs: Array,
-    answer: Answer,
-    like: Tensor,
-    *,
-    explained: Array | None = None,
-    explanation: Explanation | None,
-    loss: Literal["joint", "gradient", "membership"],
-    weight: float,
-    squared: bool = True,
-    shown: MapKind = GRADIENT,
-    distorted: tuple[float, float] | None = None,
-) -> Matching:
-    """Answers as tensors of the student's precision; ``explained``: the combinations n×R×K, if not what is offered."""
-    asked = torch.from_numpy(inputs.reshape(-1, *offer.inputs)).to(like)
-    maps = chosen = None
-    scale = 1.0
-    if answer.gradients is not None:
-        if shown.squared:  # magnitudes are what is compared
-            answer = Answer(answer.values, np.sqrt(np.maximum(answer.jacobians, 0)))
-        maps = torch.from_numpy(answer.jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
-        one_hot = np.eye(offer.outputs)[explained_outputs(offer.gradients, answer.values)]
-        chosen = torch.from_numpy(one_hot if explained is None else explained).to(like)
-        scale = float(np.square(answer.jacobians).sum(axis=(1, 2)).mean() / answer.jacobians.shape[1]) or 1.0
-    spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
-    return Matching(
-        inputs=asked,
-        values=torch.from_numpy(answer.values).to(like),
-        maps=maps,
-        chosen=chosen,
-        kind=kind_of(offer, answer.values),
-        labels=offer.values == "label",
-        explanation=explanation or Gradient(),
-        shown=shown,
-        distorted=distorted,
-        loss=loss,
-        weight=weight,
-        squared=squared,
-        scale=scale,
-        spread=spread,
-    )
+def distorted_by(reverse_sigmoid: tuple[float, float] | None, probabilities: Tensor) -> Tensor:
+    """What a reverse sigmoid of these beta and gamma shows of probabilities n×K; None: there is none."""
+    if reverse_sigmoid is None:
+        return probabilities
+    beta, gamma = reverse_sigmoid
+    single = probabilities.shape[1] == 1
+    both = torch.cat([probabilities, 1 - probabilities], 1) if single else probabilities
+    odds = torch.logit(both, eps=_CLIP)
+    cut = (both - beta * (torch.sigmoid(gamma * odds) - 0.5)).clamp(_CLIP, 1)
+    shown = cut / cut.sum(1, keepdim=True)
+    return shown[:, :1] if single else shown
+
+
+def _wrong_signs(maps: Tensor, signs: Tensor) -> Tensor:
+    """A logistic loss on each coordinate that has a sign, in units of its map's typical size."""
+    size = maps.detach().square().mean(2, keepdim=True).sqrt().clamp_min(_SMALL)
+    told = signs != 0
+    losses = functional.softplus(-_STEEPNESS * signs * maps / size) * told
+    return losses.sum() / told.sum().clamp_min(1)

@@ -134,31 +134,16 @@ class GradientMatching:
     ) -> Reconstruction:
         import torch
 
-        from relumine.reconstruct.matching.fit import Schedule, fit
+        from relumine.reconstruct.matching.fit import fit
         from relumine.reconstruct.matching.logits import Queried, in_logits_if_known
-        from relumine.reconstruct.matching.loss import matching
+        from relumine.reconstruct.matching.loss import Matching
         from relumine.reconstruct.matching.student import StudentClone
 
         like = next(student.to(device()).parameters()).detach()
         logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
-        asked = logits or Queried(offer, inputs, answer)
-        task = matching(
-            asked.offer,
-            asked.inputs,
-            asked.answer,
-            like,
-            explained=asked.explained,
-            explanation=self.explanation,
-            shown=self.shown,
-            distorted=self.distorted,
-            loss=self.loss,
-            weight=self._weight(asked.offer),
-            squared=self.logits_by == "squared",
-        )
-        schedule = Schedule(self.steps, self.batch, self.learning_rate, self.relu_smoothing, self.optimiser)
+        task = Matching(self, logits or Queried(offer, inputs, answer), like)
         held_out = torch.from_numpy(self._held_out(len(task), rng))
-        kept = None if self.checkpoint is None else Path(self.checkpoint)
-        gap = fit(student, task, held_out, schedule, rng, self.watch, kept)
+        gap = fit(self, student, task, held_out, rng)
         clone = StudentClone(student.to("cpu"), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
             verification_gap=gap,
@@ -175,7 +160,8 @@ class GradientMatching:
         gradients = self.loss == "membership" or self.explanation in (None, Gradient())
         return gradients and self.shown == GRADIENT and self.distorted is None
 
-    def _weight(self, offer: Offer) -> float:
+    def weight_of(self, offer: Offer) -> float:
+        """λ for answers of this offer."""
         if self.weight is not None:
             return self.weight
         told = self.explanation is None or self.explanation.linear

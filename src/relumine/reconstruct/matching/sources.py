@@ -26,7 +26,6 @@ class Gaussian:
     """N(0, I): the paper's queries without knowledge of the data."""
 
     def pick(self, offer: Offer, count: int, rng: np.random.Generator) -> Array:
-        """count×d numbers from N(0, 1)."""
         return rng.standard_normal((count, offer.dimension))
 
 
@@ -40,7 +39,6 @@ class RandomSubset:
         return f"{type(self).__name__}(of {len(self.inputs)})"
 
     def pick(self, offer: Offer, count: int, rng: np.random.Generator) -> Array:
-        """count different rows of the pool."""
         rows = self._rows(offer, count)
         return rows[rng.choice(len(rows), count, replace=False)]
 

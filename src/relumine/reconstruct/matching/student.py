@@ -14,6 +14,7 @@ from relumine.explain.methods import Of, outputs
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct import export
 from relumine.reconstruct.export.torch import write_onnx
+from relumine.reconstruct.result import Clone
 
 _ROWS_AT_ONCE = 500
 
@@ -27,13 +28,12 @@ class Answering(nn.Module):
         self._inputs, self._of = inputs, of
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """n×K."""
         like = next((p for p in self.parameters() if p.is_floating_point()), inputs)
         return outputs(self.module, inputs.reshape(-1, *self._inputs).to(like.dtype), self._of)
 
 
 @dataclass(frozen=True, eq=False)
-class StudentClone:
+class StudentClone(Clone):
     """A trained torch module as a clone. ``of`` is what it answers, as the oracle's values were."""
 
     module: nn.Module
@@ -41,13 +41,7 @@ class StudentClone:
     of: Of
 
     @property
-    def hidden(self) -> tuple[int, ...]:
-        """Unknown: a student is any module."""
-        return ()
-
-    @property
     def parameters(self) -> Mapping[str, "np.ndarray"]:
-        """The state of the module."""
         return {name: tensor.detach().cpu().numpy() for name, tensor in self.module.state_dict().items()}
 
     def predict(self, inputs: Array) -> Array:
@@ -86,7 +80,6 @@ class _StandardisedInputs(nn.Module):
         self.register_buffer("scale", torch.from_numpy(scale).to(like))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """n×K from n×shape inputs."""
         outputs: Tensor = self.module(((inputs.flatten(1) - self.mean) / self.scale).reshape(inputs.shape))
         return outputs
 
