@@ -26,7 +26,7 @@ from relumine.explain.tree_shap import TreeShap
 from relumine.oracle.base import Array
 from relumine.oracle.boosted import boosted
 from relumine.oracle.metering.metered import Spent
-from relumine.reconstruct.contributions.method import FromContributions
+from relumine.reconstruct.contributions import FromContributions
 from relumine.reconstruct.portfolio.families import KINDS
 from relumine.reconstruct.portfolio.method import Portfolio
 

@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         "rounding of maps",
-        "defend/precision.py",
+        "defend/noise.py",
         "np.round(maps, self.decimals)",
         "np.round(maps, self.decimals + 1)",
         "tests/unit/test_defend.py",

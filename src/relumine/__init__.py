@@ -8,11 +8,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from relumine.adapt.averaged import Averaged as Averaged
-    from relumine.adapt.decoys import DecoyQueries as DecoyQueries
-    from relumine.adapt.divided import DividedByInput as DividedByInput
+    from relumine.adapt.asking import Averaged as Averaged
+    from relumine.adapt.asking import DecoyQueries as DecoyQueries
     from relumine.adapt.normalised import ScaledByValues as ScaledByValues
-    from relumine.adapt.scaled_inputs import ScaledInputs as ScaledInputs
+    from relumine.adapt.recipes import DividedByInput as DividedByInput
+    from relumine.adapt.recipes import ScaledInputs as ScaledInputs
     from relumine.adapt.signs import SignsFromValues as SignsFromValues
     from relumine.auditing import Audited as Audited
     from relumine.auditing import audit as audit
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from relumine.oracle.predictor import PredictorOracle as PredictorOracle
     from relumine.oracle.sklearn import SklearnOracle as SklearnOracle
     from relumine.oracle.torch import TorchOracle as TorchOracle
-    from relumine.probe.findings import Findings as Findings
+    from relumine.probe.preflight import Findings as Findings
     from relumine.probe.preflight import Probe as Probe
     from relumine.reconstruct.auto import Auto as Auto
     from relumine.reconstruct.convolutional.method import Convolutional as Convolutional
@@ -71,12 +71,10 @@ _HOMES = {
         "AccessError BadAnswerError BudgetError ChangedError DataError DivergedError LedgerError MisuseError "
         "OracleError OracleFailedError QuotaError RefusedError RelumineError StoreError TargetError"
     ),
-    "adapt.decoys": "DecoyQueries",
-    "adapt.averaged": "Averaged",
+    "adapt.asking": "Averaged DecoyQueries",
     "oracle.base": "Answer Offer Oracle",
-    "adapt.divided": "DividedByInput",
     "oracle.http.endpoint": "Endpoint",
-    "adapt.scaled_inputs": "ScaledInputs",
+    "adapt.recipes": "DividedByInput ScaledInputs",
     "oracle.finite_difference": "FiniteDifferences",
     "oracle.function": "FunctionOracle",
     "oracle.http.oracle": "HttpOracle",
@@ -88,8 +86,7 @@ _HOMES = {
     "oracle.predictor": "PredictorOracle",
     "oracle.sklearn": "SklearnOracle",
     "oracle.torch": "TorchOracle",
-    "probe.findings": "Findings",
-    "probe.preflight": "Probe",
+    "probe.preflight": "Findings Probe",
     "reconstruct.auto": "Auto",
     "reconstruct.convolutional.method": "Convolutional",
     "reconstruct.deep.method": "Deep",

@@ -165,7 +165,7 @@ def _described(settings: AuditSettings, folder: Path) -> AuditSettings:
     """With the file that ``relumine probe --write-config`` would write, in the folder of the run."""
     from relumine.oracle.metering.ledger import Ledger
     from relumine.oracle.metering.metered import Metered
-    from relumine.probe.described import description, found_at
+    from relumine.probe.discovery import description, found_at
     from relumine.probe.preflight import Probe
 
     path = folder / "endpoint.toml"

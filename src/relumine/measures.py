@@ -84,8 +84,7 @@ def classes_of(values: Array, kind: str) -> Classes | None:
     if kind == "real":
         return None
     if values.shape[1] > 1:
-        largest: Classes = values.argmax(axis=1)
-        return largest
+        return np.asarray(values.argmax(axis=1))
     return (values[:, 0] > _EVEN.get(kind, 0.5)).astype(np.intp)
 
 
@@ -101,6 +100,5 @@ def _as_kind(values: Array, have: str, want: str) -> Array:
     if have == "probabilities":
         return values
     if have == "log-probabilities":
-        result: Array = np.exp(values)
-        return result
+        return np.asarray(np.exp(values))
     return probabilities_of(values)

@@ -57,9 +57,9 @@ _READERS = {
     ".ts": ("torchscript", "load_torchscript"),
     ".pt2": ("exported", "load_exported"),
     ".onnx": ("onnx_module", "load_onnx"),
-    ".json": ("xgboost_file", "load_xgboost"),
-    ".ubj": ("xgboost_file", "load_xgboost"),
-    ".txt": ("lightgbm_file", "load_lightgbm"),
+    ".json": ("boosted_files", "load_xgboost"),
+    ".ubj": ("boosted_files", "load_xgboost"),
+    ".txt": ("boosted_files", "load_lightgbm"),
 }
 _PICKLES = (".pkl", ".pickle", ".joblib", ".pth", ".ckpt", ".bin")
 

@@ -15,9 +15,9 @@ from relumine.audit.asking import Questions
 from relumine.audit.attacks import attacks_for
 from relumine.audit.levels import LEVELS
 from relumine.oracle.metering.metered import Spent
+from relumine.reconstruct.portfolio.answers import by_columns
 from relumine.reconstruct.portfolio.families import KINDS
 from relumine.reconstruct.portfolio.method import Portfolio
-from relumine.reconstruct.portfolio.scaling import by_columns
 
 
 def served(model, outputs: int, inputs: int) -> rl.Oracle:

@@ -4,7 +4,7 @@ import pytest
 
 import relumine as rl
 from problems import two_layer
-from relumine.adapt.reconstruction import reconstruct_behind
+from relumine.adapt.recipes import reconstruct_behind
 from relumine.explain.map_kind import map_kind
 from relumine.oracle.metering.metered import Metered
 

@@ -12,7 +12,7 @@ import pytest
 
 import relumine as rl
 from relumine.jobs.engines import Lost, engine_named
-from relumine.jobs.records import read
+from relumine.jobs.store import read
 from relumine.study import (
     Access,
     Experiment,

@@ -41,14 +41,14 @@ class ScaledByValues(AdapterByValues):
     def _plain(self, maps: Array) -> Array:
         # Divided by its own largest number a map is the same all over a linear region, whatever scale it came with.
         largest = np.abs(maps).max(axis=2, keepdims=True)
-        plain: Array = maps / np.where(largest > 0, largest, 1)
-        return plain
+        return np.asarray(maps / np.where(largest > 0, largest, 1))
 
     def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
         if not maps.any():  # where all units are off there is nothing to scale, and no direction to look along
             return maps
         explained = explained_outputs(self.offer.gradients, values[None])[0].tolist()
-        same = [factors for known, factors in self._known if self._equal(known, maps)]
+        equal = _ROUNDINGS * np.finfo(self.offer.dtype).eps * np.abs(maps).max()
+        same = [factors for known, factors in self._known if np.abs(known - maps).max() <= equal]
         for factors in same:
             if self._confirmed(row, values[explained], factors[:, None] * maps, explained):
                 return factors[:, None] * maps
@@ -59,9 +59,6 @@ class ScaledByValues(AdapterByValues):
             factors = np.concatenate(each)
         self._known.append((maps, factors))
         return factors[:, None] * maps
-
-    def _equal(self, known: Array, maps: Array) -> bool:
-        return bool(np.abs(known - maps).max() <= _ROUNDINGS * np.finfo(self.offer.dtype).eps * np.abs(maps).max())
 
     def _confirmed(self, row: Array, values: Array, gradients: Array, explained: list[int]) -> bool:
         """Whether the values around x change as these gradients say, on one side at least."""
@@ -87,8 +84,9 @@ class ScaledByValues(AdapterByValues):
         return first[int(np.argmin([min(row) for row in gaps]))]
 
     def _candidates(self, row: Array, maps: Array, direction: Array, explained: list[int]) -> list[Array]:
-        along = maps @ direction
-        found = [_ratio(slopes[explained], along) for slopes in slopes_along(self._oracle, row, direction)]
+        along = maps @ direction  # 0 where the map vanishes, and so does the factor
+        per = np.where(along == 0, np.inf, along)
+        found = [slopes[explained] / per for slopes in slopes_along(self._oracle, row, direction)]
         return found if self._signed else [np.abs(factors) for factors in found]
 
 
@@ -147,9 +145,3 @@ def _balanced(maps: Array) -> list[Array]:
 def _axes(numbers: Array) -> list[Array]:
     """The two axes along which a map is largest."""
     return list(np.eye(len(numbers))[np.argsort(-np.abs(numbers))[:2]])
-
-
-def _ratio(slopes: Array, along: Array) -> Array:
-    """Their quotient; 0 where the map vanishes."""
-    result: Array = np.where(along == 0, 0.0, slopes / np.where(along == 0, 1.0, along))
-    return result

@@ -1,9 +1,9 @@
 """SignsFromValues: gradients from their magnitudes, with the signs told by values."""
 
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from math import sqrt
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,8 +25,7 @@ _ROUNDINGS: dict[DType, int] = {"float64": 256, "float32": 16}
 _SMOOTH: dict[DType, float] = {"float64": 2e-8, "float32": 2e-3}
 
 
-@dataclass(frozen=True)
-class _SignBlock:
+class _SignBlock(NamedTuple):
     """Some coordinates whose signs are asked together, with one step."""
 
     coordinates: tuple[int, ...]
@@ -51,8 +50,7 @@ class SignsFromValues(AdapterByValues):
         self._power = power
 
     def _plain(self, maps: Array) -> Array:
-        magnitudes: Array = np.abs(maps) ** (1 / self._power)
-        return magnitudes
+        return np.asarray(np.abs(maps) ** (1 / self._power))
 
     def _gradients(self, row: Array, values: Array, maps: Array) -> Array:
         explained = explained_outputs(self.offer.gradients, values[None])[0].tolist()
@@ -113,25 +111,19 @@ class SignsFromValues(AdapterByValues):
         smooth = _SMOOTH[self.offer.dtype] * reach if self.offer.values == "probabilities" else 0.0
         tolerance = _ROUNDINGS[self.offer.dtype] * np.finfo(self.offer.dtype).eps * (largest + reach) + smooth
         if (gaps[best, range(len(best))] > tolerance).any():
-            return self._shorter(block)
+            if block.attempt == _ATTEMPTS:
+                raise BadAnswerError("values do not fit the magnitudes at any step: these maps are not |gradient|")
+            step = block.step / (4 if block.attempt % 2 else 1)
+            return [_SignBlock(block.coordinates, step, block.attempt + 1)]
         # Signs of parts below the tolerance do not matter; another pattern that differs in others does.
         matters = np.abs(parts) > tolerance[:, None]
         fits = (gaps <= 4 * tolerance).T
         differs = patterns[None] != patterns[best][:, None]
         if len(where) > 1 and (differs & matters[:, None] & fits[:, :, None]).any():
-            return self._halves(block)
+            half = len(where) // 2
+            return [block._replace(coordinates=part) for part in (block.coordinates[:half], block.coordinates[half:])]
         signs[:, where] = patterns[best]
         return []
-
-    def _shorter(self, block: _SignBlock) -> list[_SignBlock]:
-        if block.attempt == _ATTEMPTS:
-            raise BadAnswerError("values do not fit the magnitudes at any step: these maps are not |gradient|")
-        return [_SignBlock(block.coordinates, block.step / (4 if block.attempt % 2 else 1), block.attempt + 1)]
-
-    def _halves(self, block: _SignBlock) -> list[_SignBlock]:
-        half = len(block.coordinates) // 2
-        halves = (block.coordinates[:half], block.coordinates[half:])
-        return [_SignBlock(part, block.step, block.attempt) for part in halves]
 
 
 @cache

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.adapt.averaged import Averaged
-from relumine.adapt.decoys import DecoyQueries
-from relumine.adapt.reconstruction import reconstruct_behind
-from relumine.adapt.with_offer import WithOffer
+from relumine.adapt.asking import Averaged, DecoyQueries
+from relumine.adapt.recipes import WithOffer, reconstruct_behind
 from relumine.audit.asking import Questions, ask
 from relumine.audit.knowledge import Knowledge, knowledge_of
 from relumine.audit.levels import PUBLIC_BACKBONE
@@ -26,12 +24,12 @@ from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
-from relumine.reconstruct.contributions.method import FromContributions
+from relumine.reconstruct.contributions import FromContributions
 from relumine.reconstruct.head.method import Head
 from relumine.reconstruct.linear import Linear
+from relumine.reconstruct.portfolio.answers import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.portfolio.families import KINDS, Kind
 from relumine.reconstruct.portfolio.method import Portfolio
-from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Reconstructor
 from relumine.reconstruct.tokens import BagOfTokens
 from relumine.reconstruct.two_layer.method import TwoLayer, tells_units_apart

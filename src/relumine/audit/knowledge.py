@@ -9,8 +9,7 @@ from functools import cache
 
 from relumine.audit.levels import LEVELS
 from relumine.defend.base import Defended, Settings
-from relumine.defend.noise import GaussianNoise
-from relumine.defend.precision import Rounded
+from relumine.defend.noise import GaussianNoise, Rounded
 from relumine.defend.refuse import FarInputs, OfInputs
 from relumine.defend.registry import Chain, parse
 from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid

@@ -12,7 +12,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, Literal
 
-from relumine.jobs.records import read
+from relumine.jobs.store import read
 from relumine.text import NOTHING, count
 
 # How a curve ended.

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from relumine.audit.result import AuditResult, Case, Picture, Record, UnitPair, name_today
 from relumine.errors import StoreError
-from relumine.jobs.records import read
-from relumine.jobs.store import Store
+from relumine.jobs.store import Store, read
 
 FILE = "audit.sqlite"
 

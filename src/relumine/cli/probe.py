@@ -45,7 +45,7 @@ def probe(
         from rich.console import Console
 
         from relumine.endpoints import EndpointOptions, is_url
-        from relumine.probe.described import found_at
+        from relumine.probe.discovery import found_at
         from relumine.probe.preflight import Probe
         from relumine.probe.screen import show_findings
         from relumine.probe.screen import write_config as written
@@ -75,7 +75,7 @@ def _kept(oracle: "Oracle", seed: int) -> "Iterator[Oracle]":
     from relumine.oracle.http.oracle import HttpOracle
     from relumine.oracle.metering.ledger import Ledger
     from relumine.oracle.metering.metered import Metered
-    from relumine.probe.described import run_name
+    from relumine.probe.discovery import run_name
 
     if not isinstance(oracle, HttpOracle):
         yield oracle

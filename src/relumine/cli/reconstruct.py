@@ -81,7 +81,7 @@ def reconstruct(
     with errors_as_messages(debug):
         from rich.console import Console
 
-        from relumine.adapt.reconstruction import reconstruct_behind
+        from relumine.adapt.recipes import reconstruct_behind
         from relumine.audit.data import load_data
         from relumine.console import Watch, show
         from relumine.endpoints import EndpointOptions

@@ -54,9 +54,8 @@ def reproduce(
         from rich.console import Console
 
         from relumine.jobs.engines import engine_named
-        from relumine.study.reproduce import differences
+        from relumine.study.reproduce import differences, show_claims
         from relumine.study.reproduce import reproduce as reproduced
-        from relumine.study.screen import show_claims
 
         folder = out or Path("reproduced") / scale
         if check:

@@ -9,8 +9,8 @@ from relumine.defend.maps import SignOnly as SignOnly
 from relumine.defend.maps import TopClass as TopClass
 from relumine.defend.maps import TopFeatures as TopFeatures
 from relumine.defend.noise import GaussianNoise as GaussianNoise
+from relumine.defend.noise import Rounded as Rounded
 from relumine.defend.noise import SmoothGradDefence as SmoothGradDefence
-from relumine.defend.precision import Rounded as Rounded
 from relumine.defend.refuse import Budget as Budget
 from relumine.defend.refuse import FarInputs as FarInputs
 from relumine.defend.refuse import InputBox as InputBox

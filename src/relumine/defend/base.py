@@ -124,8 +124,7 @@ def as_distribution(values: Array) -> Array:
     if cut.shape[1] == 1:
         return cut
     total = cut.sum(axis=1, keepdims=True)
-    result: Array = np.where(total > 0, cut / np.where(total > 0, total, 1), 1 / cut.shape[1])
-    return result
+    return np.asarray(np.where(total > 0, cut / np.where(total > 0, total, 1), 1 / cut.shape[1]))
 
 
 def without_sum(offer: Offer) -> Offer:

@@ -10,7 +10,6 @@ from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Array, Offer
 
 
-@dataclass(frozen=True, eq=False)
 class OfMaps(Defended):
     """Changes gradients only."""
 
@@ -38,7 +37,6 @@ class TopFeatures(OfMaps):
         return shown
 
 
-@dataclass(frozen=True, eq=False)
 class SignOnly(OfMaps):
     """Shows −1, 0 or 1."""
 
@@ -49,7 +47,6 @@ class SignOnly(OfMaps):
         return np.sign(maps)
 
 
-@dataclass(frozen=True, eq=False)
 class MagnitudeOnly(OfMaps):
     """Shows |∇f|, as many saliency maps do."""
 
@@ -60,7 +57,6 @@ class MagnitudeOnly(OfMaps):
         return np.abs(maps)
 
 
-@dataclass(frozen=True, eq=False)
 class MaxNormalised(OfMaps):
     """Divides each gradient by its largest magnitude, as one does before drawing it; 0 stays 0."""
 
@@ -99,11 +95,9 @@ class HeatMap(OfMaps):
     def _shown_maps(self, maps: Array, values: Array) -> Array:
         steps = 2**self.bits - 1 if self.shows == "magnitude" else 2 ** (self.bits - 1) - 1
         shown = _normalised(np.abs(maps) if self.shows == "magnitude" else maps)
-        result: Array = np.round(shown * steps) / steps
-        return result
+        return np.asarray(np.round(shown * steps) / steps)
 
 
-@dataclass(frozen=True, eq=False)
 class TopClass(OfMaps):
     """Shows the gradient of the largest output alone: the largest that the oracle inside answers."""
 
@@ -126,5 +120,4 @@ class TopClass(OfMaps):
 
 def _normalised(maps: Array) -> Array:
     largest = np.abs(maps).max(axis=2, keepdims=True, initial=0)
-    result: Array = maps / np.where(largest > 0, largest, 1)
-    return result
+    return np.asarray(maps / np.where(largest > 0, largest, 1))

@@ -1,12 +1,14 @@
-"""Noise: on answers, or on the inputs whose gradients are averaged."""
+"""Less exact answers: fewer digits, noise, or means of gradients at noisy inputs."""
 
+from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
-from relumine.defend.base import Defended, Of, Rng, Settings, as_distribution
+from relumine.defend.base import Defended, Of, Rng, Settings, as_distribution, without_sum
 from relumine.explain.map_kind import MapKind, Smoothing
 from relumine.oracle.base import Answer, Array, DType, Offer, joined
 
@@ -14,49 +16,64 @@ Repeat = Literal["fresh", "consistent"]
 
 # Gradients of noisy points held at once: 32 MB.
 _NUMBERS_AT_ONCE = 2**22
+# How far from 1 probabilities may sum and still be offered as such.
+_SLACK = 0.01
 
 
-class _NoiseSource(Protocol):
-    def normals(self, rows: Array, count: int) -> Array:
-        """n×count standard normal numbers for n inputs."""
+# n×count standard normal numbers for n inputs.
+_Normals = Callable[[Array, int], Array]
 
 
-@dataclass(frozen=True)
-class _Fresh:
+def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _Normals:
+    generator = np.random.default_rng(rng)
+    if repeat == "fresh":
+        return partial(_fresh, generator)
+    # Of the seed, not of the generator's state: defences that share a source have the same key.
+    return partial(_keyed, generator.bit_generator.seed_seq.generate_state(8).tobytes(), offer.dtype)
+
+
+def _fresh(rng: np.random.Generator, rows: Array, count: int) -> Array:
     """New noise every time, drawn input by input: asking in one batch or in several uses the same."""
-
-    rng: np.random.Generator
-
-    def normals(self, rows: Array, count: int) -> Array:
-        return self.rng.standard_normal((len(rows), count))
+    return rng.standard_normal((len(rows), count))
 
 
-@dataclass(frozen=True)
-class _Keyed:
+def _keyed(key: bytes, dtype: DType, rows: Array, count: int) -> Array:
     """The same noise for the same input: a keyed hash of the input, as the target sees it, is the seed.
 
     Inputs that round to the same numbers in the target's precision are the same input; else noise could be averaged
     away between them.
     """
-
-    key: bytes
-    dtype: DType
-
-    def normals(self, rows: Array, count: int) -> Array:
-        seen = rows.astype(self.dtype) + 0.0  # no negative zeros
-        return np.array([self._generator(row).standard_normal(count) for row in seen]).reshape(len(rows), count)
-
-    def _generator(self, row: Array) -> np.random.Generator:
-        digest = blake2b(np.ascontiguousarray(row).tobytes(), key=self.key, digest_size=16).digest()
-        return np.random.default_rng(int.from_bytes(digest, "big"))
+    seen = np.ascontiguousarray(rows.astype(dtype) + 0.0)  # no negative zeros
+    seeds = (int.from_bytes(blake2b(row.tobytes(), key=key, digest_size=16).digest(), "big") for row in seen)
+    return np.array([np.random.default_rng(seed).standard_normal(count) for seed in seeds]).reshape(len(rows), count)
 
 
-def _source(repeat: Repeat, rng: Rng, offer: Offer) -> _NoiseSource:
-    generator = np.random.default_rng(rng)
-    if repeat == "fresh":
-        return _Fresh(generator)
-    # Of the seed, not of the generator's state: defences that share a source have the same key.
-    return _Keyed(generator.bit_generator.seed_seq.generate_state(8).tobytes(), offer.dtype)
+@dataclass(frozen=True, eq=False)
+class Rounded(Defended):
+    """Rounds every number to ``decimals`` digits behind the point.
+
+    Probabilities are rounded one by one. Where that can move their sum away from 1 by more than a hundredth, they are
+    offered as real numbers.
+    """
+
+    sentence = "Rounds {what} to {decimals} decimals."
+
+    decimals: int
+    of: Of = "both"
+
+    def __post_init__(self) -> None:
+        self._require(0 <= self.decimals <= 15, "0 to 15 decimals", self.decimals)
+        self._require_numbers(self.of)
+
+    def _offered(self, offer: Offer) -> Offer:
+        most = 0.0 if offer.outputs == 1 else offer.outputs * 0.5 * 10.0**-self.decimals
+        return offer if self.of == "gradients" or most <= _SLACK else without_sum(offer)
+
+    def _shown_values(self, values: Array) -> Array:
+        return values if self.of == "gradients" else np.round(values, self.decimals)
+
+    def _shown_maps(self, maps: Array, values: Array) -> Array:
+        return maps if self.of == "values" else np.round(maps, self.decimals)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +95,7 @@ class GaussianNoise(Defended):
     repeat: Repeat = "fresh"
     of: Of = "both"
     rng: InitVar[Rng] = None
-    _noise: _NoiseSource = field(init=False, repr=False)
+    _noise: _Normals = field(init=False, repr=False)
 
     def __post_init__(self, rng: Rng) -> None:
         self._require(np.isfinite(self.sigma) and self.sigma > 0, "a positive standard deviation", self.sigma)
@@ -92,7 +109,7 @@ class GaussianNoise(Defended):
         answer = self.oracle(rows, gradients=gradients)
         # Those of the values first: they are the same whether gradients are asked or not.
         wanted = answer.values.shape[1] + (answer.jacobians[:1].size if gradients and len(rows) else 0)
-        for_values, for_maps = np.split(self._noise.normals(rows, wanted), [answer.values.shape[1]], axis=1)
+        for_values, for_maps = np.split(self._noise(rows, wanted), [answer.values.shape[1]], axis=1)
         values, maps = answer.values, answer.gradients
         if self.of != "gradients":
             values = self._blurred(values, for_values)
@@ -121,7 +138,7 @@ class SmoothGradDefence(Defended):
     sigma: float
     repeat: Repeat = "fresh"
     rng: InitVar[Rng] = None
-    _noise: _NoiseSource = field(init=False, repr=False)
+    _noise: _Normals = field(init=False, repr=False)
 
     def __post_init__(self, rng: Rng) -> None:
         self._require(self.samples >= 1, "at least 1 sample", self.samples)
@@ -149,7 +166,7 @@ class SmoothGradDefence(Defended):
 
     def _averaged(self, rows: Array) -> Answer:
         count, dimension = rows.shape
-        noise = self._noise.normals(rows, self.samples * dimension).reshape(count, self.samples, dimension)
+        noise = self._noise(rows, self.samples * dimension).reshape(count, self.samples, dimension)
         points = rows[:, None] + self.sigma * noise
         if self.oracle.offer.box is not None:
             points = points.clip(*self.oracle.offer.box)

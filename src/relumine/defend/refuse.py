@@ -8,6 +8,7 @@ caller can leave them out. (NaN in their place would be an answer that breaks th
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +20,21 @@ from relumine.oracle.base import Answer, Array, Offer
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
 class OfInputs(Defended):
-    """Refuses some inputs before the oracle inside is asked."""
+    """Refuses some inputs before the oracle inside is asked; ``reason`` says why, as ``sentence`` is written."""
+
+    reason: ClassVar[str]
 
     def _answered(self, rows: Array, gradients: bool) -> Answer:
         refused = np.flatnonzero(self._refused(rows))
         if len(refused):
+            reason = self.reason.format_map(vars(self))
             raise RefusedError(
-                f"{len(refused)} of {len(rows)} rows are refused, the first is row {refused[0]}: {self._reason}; none "
+                f"{len(refused)} of {len(rows)} rows are refused, the first is row {refused[0]}: {reason}; none "
                 "of the rows was answered, ask again without these",
                 rows=tuple(refused.tolist()),
             )
         return self.oracle(rows, gradients=gradients)
-
-    @property
-    @abstractmethod
-    def _reason(self) -> str:
-        """Why, for the client."""
 
     @abstractmethod
     def _refused(self, rows: Array) -> Mask:
@@ -48,6 +46,7 @@ class InputBox(OfInputs):
     """Refuses inputs with a coordinate outside [low, high] by more than rounding, and offers this box."""
 
     sentence = "Refuses inputs with a coordinate outside [{low}, {high}]."
+    reason = "coordinates must lie in [{low}, {high}]"
 
     low: float
     high: float
@@ -63,14 +62,9 @@ class InputBox(OfInputs):
     def _offered(self, offer: Offer) -> Offer:
         return replace(offer, box=self._box(offer))
 
-    @property
-    def _reason(self) -> str:
-        return f"coordinates must lie in [{self.low}, {self.high}]"
-
     def _refused(self, rows: Array) -> Mask:
         rounding = np.finfo(self.oracle.offer.dtype).eps * max(abs(self.low), abs(self.high))
-        outside: Mask = (rows < self.low - rounding) | (rows > self.high + rounding)
-        return np.asarray(outside.any(axis=1))
+        return np.asarray(((rows < self.low - rounding) | (rows > self.high + rounding)).any(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,19 +72,15 @@ class FarInputs(OfInputs):
     """Refuses inputs whose root mean square is above ``reach``: far from the origin, where no data is."""
 
     sentence = "Refuses inputs whose root mean square is above {reach}."
+    reason = "the root mean square must not exceed {reach}"
 
     reach: float
 
     def __post_init__(self) -> None:
         self._require(self.reach > 0, "a positive reach", self.reach)
 
-    @property
-    def _reason(self) -> str:
-        return f"the root mean square must not exceed {self.reach}"
-
     def _refused(self, rows: Array) -> Mask:
-        result: Mask = np.sqrt((rows**2).mean(axis=1)) > self.reach
-        return result
+        return np.asarray(np.sqrt((rows**2).mean(axis=1)) > self.reach)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,13 +92,10 @@ class Refusing(OfInputs):
     """
 
     sentence = "Refuses some inputs: {because}."
+    reason = "{because}"
 
     refused: Callable[[Array], Mask]
     because: str
-
-    @property
-    def _reason(self) -> str:
-        return self.because
 
     def _refused(self, rows: Array) -> Mask:
         return self.refused(rows)

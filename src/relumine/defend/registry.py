@@ -13,8 +13,7 @@ import numpy as np
 
 from relumine.defend.base import NOT_SETTINGS, Defended, Rng
 from relumine.defend.maps import HeatMap, MagnitudeOnly, MaxNormalised, SignOnly, TopClass, TopFeatures
-from relumine.defend.noise import GaussianNoise, SmoothGradDefence
-from relumine.defend.precision import Rounded
+from relumine.defend.noise import GaussianNoise, Rounded, SmoothGradDefence
 from relumine.defend.refuse import Budget, FarInputs, InputBox
 from relumine.defend.values import HighConfidence, LabelOnly, ReverseSigmoid
 from relumine.defend.watch import DistanceWatch, LineWatch
@@ -49,12 +48,13 @@ class Kind:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """Its settings: the record's fields."""
-        hints = get_type_hints(self.defended)
-        return tuple(
-            _parameter(field.name, hints[field.name], None if field.default is MISSING else field.default)
-            for field in fields(self.defended)
-            if field.init and field.name not in NOT_SETTINGS
-        )
+        hints, found = get_type_hints(self.defended), []
+        for field in fields(self.defended):
+            if field.init and field.name not in NOT_SETTINGS:
+                hint, default = hints[field.name], None if field.default is MISSING else field.default
+                words = get_args(hint) if get_origin(hint) is Literal else ()
+                found.append(Parameter(field.name, None if words else hint, words, default))
+        return tuple(found)
 
     @property
     def random(self) -> bool:
@@ -70,13 +70,6 @@ class Kind:
     def usage(self) -> str:
         """How it is written, as in ``round:DECIMALS,[both|values|gradients]``."""
         return ":".join(filter(None, (self.name, ",".join(str(parameter) for parameter in self.parameters))))
-
-
-def _parameter(name: str, hint: object, default: Setting | None) -> Parameter:
-    if get_origin(hint) is Literal:
-        return Parameter(name, None, get_args(hint), default)
-    assert isinstance(hint, type)
-    return Parameter(name, hint, (), default)
 
 
 DEFENCES: tuple[Kind, ...] = (
@@ -177,10 +170,9 @@ def _step(text: str, kinds: tuple[Kind, ...]) -> Step:
     settings: dict[str, Setting] = {}
     for word in rest.split(",") if colon else ():
         _set(settings, kind, word.strip())
-    missing = [parameter.name for parameter in kind.parameters if parameter.default is None]
-    for name in missing:
-        if name not in settings:
-            raise _misuse(kind, f"{name} is not given")
+    for parameter in kind.parameters:
+        if parameter.default is None and parameter.name not in settings:
+            raise _misuse(kind, f"{parameter.name} is not given")
     return Step(kind, tuple(settings.items()))
 
 

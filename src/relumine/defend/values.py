@@ -37,11 +37,9 @@ class LabelOnly(Defended):
     def _shown_values(self, values: Array) -> Array:
         if values.shape[1] == 1:
             return (values > (0 if self.oracle.offer.values == "logits" else 0.5)).astype(np.float64)
-        one_hot: Array = np.eye(values.shape[1])[values.argmax(axis=1)]
-        return one_hot
+        return np.asarray(np.eye(values.shape[1])[values.argmax(axis=1)])
 
 
-@dataclass(frozen=True, eq=False)
 class OfProbabilities(Defended):
     """Changes probabilities only."""
 
@@ -94,5 +92,4 @@ class ReverseSigmoid(OfProbabilities):
     def _distortion(self, p: Array) -> Array:
         inside = np.clip(p, _CLIP, 1 - _CLIP)
         odds = inside / (1 - inside)
-        result: Array = self.beta * (1 / (1 + odds**-self.gamma) - 0.5)
-        return result
+        return np.asarray(self.beta * (1 / (1 + odds**-self.gamma) - 0.5))

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,8 +33,9 @@ class _Suspicion:
 
 @dataclass(frozen=True, eq=False)
 class Watching(Defended):
-    """Refuses every request from the one that raises suspicion on; that one is not answered either."""
+    """Refuses every request from the one that raises suspicion on, for this ``reason``; that one is not answered."""
 
+    reason: ClassVar[str]
     remembers = True
 
     _suspicion: _Suspicion = field(default_factory=_Suspicion, init=False, repr=False)
@@ -52,14 +54,9 @@ class Watching(Defended):
             if not self.detected:
                 return answer
         raise RefusedError(
-            f"this client's questions look like a reconstruction: {self._reason}; no further one is answered",
+            f"this client's questions look like a reconstruction: {self.reason}; no further one is answered",
             rows=tuple(range(len(rows))),
         )
-
-    @property
-    @abstractmethod
-    def _reason(self) -> str:
-        """Why, for the client."""
 
     @abstractmethod
     def _is_suspicious(self, row: Array, label: int) -> bool:
@@ -74,6 +71,7 @@ class LineWatch(Watching):
     """
 
     sentence = "Refuses a client after {patience} rows on a line with two of the {window} rows before."
+    reason = "too many lie on lines"
 
     patience: int = 10
     window: int = 64
@@ -83,10 +81,6 @@ class LineWatch(Watching):
         self._require(self.window >= 2, "a window of at least 2 rows", self.window)
         inputs = self.oracle.offer.dimension
         self._require(inputs >= _FEWEST_INPUTS, f"at least {_FEWEST_INPUTS} inputs, below lines are common", inputs)
-
-    @property
-    def _reason(self) -> str:
-        return "too many lie on lines"
 
     def _is_suspicious(self, row: Array, label: int) -> bool:
         recent = self._suspicion.recent
@@ -116,6 +110,7 @@ class DistanceWatch(Watching):
     """
 
     sentence = "Refuses a client whose last {window} nearest distances are not normal (Shapiro–Wilk W < {threshold})."
+    reason = "their distances are not those of data"
 
     threshold: float = 0.9
     window: int = 100
@@ -123,10 +118,6 @@ class DistanceWatch(Watching):
     def __post_init__(self) -> None:
         self._require(0 < self.threshold < 1, "a threshold in (0, 1)", self.threshold)
         self._require(self.window >= 20, "a window of at least 20 rows", self.window)
-
-    @property
-    def _reason(self) -> str:
-        return "their distances are not those of data"
 
     def _is_suspicious(self, row: Array, label: int) -> bool:
         seen = self._suspicion

@@ -67,7 +67,7 @@ def explained_by(model: object) -> tuple[ValueKind, Contributions]:
         kind: ValueKind = "logits" if isinstance(model, BoostedClassifier) else "real"
         return kind, lambda rows: model.contributions(rows)[:, :, :-1]
     scale, trees = _behind_scalers(model)
-    return _KINDS[_family(trees)], lambda rows: _by_shap(trees, scale(rows))
+    return _kind_of(trees), lambda rows: _by_shap(trees, scale(rows))
 
 
 def _behind_scalers(model: Any) -> tuple[Callable[[Array], Array], Any]:
@@ -83,35 +83,23 @@ def _behind_scalers(model: Any) -> tuple[Callable[[Array], Array], Any]:
     return (lambda rows: model[:-1].transform(rows) if scalers else rows), last
 
 
-def _family(model: object) -> str:
-    """Which kind of trees of scikit-learn it is."""
-    from sklearn import ensemble, tree
+# By what their SHAP values sum to, scikit-learn's trees: forests average probabilities, boosting sums log-odds.
+_TREES: dict[ValueKind, str] = {
+    "probabilities": "RandomForestClassifier ExtraTreesClassifier DecisionTreeClassifier",
+    "logits": "HistGradientBoostingClassifier GradientBoostingClassifier",
+    "real": "RandomForestRegressor ExtraTreesRegressor DecisionTreeRegressor HistGradientBoostingRegressor "
+    "GradientBoostingRegressor",
+}
 
-    families: dict[str, tuple[type, ...]] = {
-        "averaged classifier": (
-            *(ensemble.RandomForestClassifier, ensemble.ExtraTreesClassifier),
-            *(tree.DecisionTreeClassifier,),
-        ),
-        "boosted classifier": (ensemble.HistGradientBoostingClassifier, ensemble.GradientBoostingClassifier),
-        "regressor": (
-            *(ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor, tree.DecisionTreeRegressor),
-            *(ensemble.HistGradientBoostingRegressor, ensemble.GradientBoostingRegressor),
-        ),
-    }
-    found = next((name for name, kinds in families.items() if isinstance(model, kinds)), None)
+
+def _kind_of(model: object) -> ValueKind:
+    own = {base.__name__ for base in type(model).__mro__ if base.__module__.startswith("sklearn.")}
+    found = next((kind for kind, names in _TREES.items() if own & set(names.split())), None)
     if found is None:
         raise MisuseError(f"SHAP values are computed of trees only, got {type(model).__name__}")
     if getattr(model, "is_categorical_", None) is not None:  # shap reads their splits as thresholds
         raise MisuseError("SHAP values are not computed of splits of categories")
     return found
-
-
-# Forests average probabilities, boosting sums log-odds.
-_KINDS: dict[str, ValueKind] = {
-    "averaged classifier": "probabilities",
-    "boosted classifier": "logits",
-    "regressor": "real",
-}
 
 
 def _by_shap(model: Any, rows: Array) -> Array:

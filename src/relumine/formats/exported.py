@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,10 @@ _DTYPES = {7: torch.float32, 8: torch.float64, 5: torch.int64, 4: torch.int32, 1
 _PYTHON: dict[str, Callable[..., Any]] = {
     f"_operator.{name}": getattr(operator, name) for name in ("add", "floordiv", "getitem", "mod", "mul", "sub")
 }
+
+# Arguments that are data, and those that say nothing here, where everything is dense and on the CPU.
+_PLAIN = ("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string")
+_NOTHING = ("as_none", "as_device", "as_layout", "as_memory_format")
 
 # Statements about sizes that compute nothing.
 _REMARKS = ("torch.ops.aten._assert_", "torch.ops.aten.sym_constrain_range")
@@ -64,15 +68,14 @@ class ProgramModule(nn.Module):
             self.register_buffer(self._names[name], tensor)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The program's one output."""
         known: dict[str, Any] = {name: getattr(self, attribute) for name, attribute in self._names.items()}
         known[self._entry] = inputs
         for node in self._nodes:
-            results = node.call(**_arguments(node, known))
+            arguments = {name: _argument(said, known, node.target) for name, said in node.arguments.items()}
+            results = node.call(**arguments)
             results = results if node.listed or len(node.outputs) > 1 else (results,)
             known |= dict(zip(node.outputs, results, strict=False))
-        output: Tensor = _known(known, self._output)
-        return output
+        return cast(Tensor, _known(known, self._output))
 
 
 def load_exported(path: Path, input_shape: tuple[int, ...] | None = None) -> Loaded:
@@ -192,60 +195,27 @@ def _operation(target: str) -> Callable[..., Any]:
     packet = getattr(torch.ops.aten, found[1])
     if found[2] not in packet.overloads():
         raise TargetError(f"the operation {target!r} is unknown to this version of torch")
-    call: Callable[..., Any] = getattr(packet, found[2])
-    return call
-
-
-def _arguments(node: _Operation, known: dict[str, Any]) -> dict[str, Any]:
-    return {name: _argument(argument, known, node.target) for name, argument in node.arguments.items()}
+    return cast(Callable[..., Any], getattr(packet, found[2]))
 
 
 def _argument(argument: dict[str, Any], known: dict[str, Any], target: str) -> Any:
     ((kind, content),) = argument.items()
-    if kind not in _ARGUMENTS:
+    if kind in _PLAIN or kind in _NOTHING:
+        return content if kind in _PLAIN else None
+    if kind in ("as_sym_ints", "as_tensors", "as_optional_tensors"):
+        return [_argument({kind[:-1]: part}, known, target) for part in content]
+    if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
+        ((form, value),) = content.items()
+        return _known(known, value) if form == "as_name" else value
+    if kind in ("as_tensor", "as_optional_tensor"):
+        tensor = content if kind == "as_tensor" else content.get("as_tensor")
+        return None if tensor is None else _known(known, tensor["name"])
+    if kind != "as_scalar_type":
         raise TargetError(f"{target}: an argument of the kind {kind} is not understood")
-    return _ARGUMENTS[kind](content, known)
-
-
-def _symbol(content: dict[str, Any], known: dict[str, Any]) -> Any:
-    ((kind, value),) = content.items()
-    return _known(known, value) if kind == "as_name" else value
+    return _DTYPES[content]
 
 
 def _known(known: dict[str, Any], name: str) -> Any:
     if name not in known:
         raise TargetError(f"the graph uses {name!r} before it is computed")
     return known[name]
-
-
-def _plain(content: Any, _: dict[str, Any]) -> Any:
-    return content
-
-
-def _nothing(_: Any, __: dict[str, Any]) -> None:
-    """Devices, layouts and the like: everything here is dense and on the CPU."""
-
-
-def _named(content: dict[str, Any], known: dict[str, Any]) -> Any:
-    return _known(known, content["name"])
-
-
-def _named_or_none(content: dict[str, Any], known: dict[str, Any]) -> Any:
-    return _named(content["as_tensor"], known) if "as_tensor" in content else None
-
-
-def _each(reader: Callable[[Any, dict[str, Any]], Any]) -> Callable[[Any, dict[str, Any]], Any]:
-    return lambda content, known: [reader(part, known) for part in content]
-
-
-_ARGUMENTS: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
-    **dict.fromkeys(("as_int", "as_ints", "as_float", "as_floats", "as_bool", "as_bools", "as_string"), _plain),
-    **dict.fromkeys(("as_none", "as_device", "as_layout", "as_memory_format"), _nothing),
-    **dict.fromkeys(("as_sym_int", "as_sym_float", "as_sym_bool"), _symbol),
-    "as_sym_ints": _each(_symbol),
-    "as_tensor": _named,
-    "as_tensors": _each(_named),
-    "as_optional_tensor": _named_or_none,
-    "as_optional_tensors": _each(_named_or_none),
-    "as_scalar_type": lambda content, _: _DTYPES[content],
-}

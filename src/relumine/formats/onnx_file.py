@@ -4,7 +4,7 @@ The file is parsed as a protocol buffer and nothing else is opened for it but ex
 is kept are plain numbers and names. Sizes are compared with the bytes that are there before memory is taken.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path, PurePosixPath
@@ -57,7 +57,6 @@ class Graph:
 
 
 def read_graph(path: Path) -> Graph:
-    """The graph that the file describes."""
     onnx = library("onnx", path, "onnx")
     if path.stat().st_size > _LARGEST_FILE:
         raise TargetError(f"{path}: expected an ONNX file of at most 2 GiB, got {path.stat().st_size:,} bytes")
@@ -65,8 +64,7 @@ def read_graph(path: Path) -> Graph:
         model = onnx.ModelProto.FromString(path.read_bytes())
     except Exception as error:  # protobuf's DecodeError, whose home differs between its versions
         raise TargetError(f"{path}: expected an ONNX model, got something else or part of one ({error})") from error
-    reader = _Reader(path, onnx)
-    return reader.graph(model)
+    return _Reader(path, onnx).graph(model)
 
 
 @dataclass(frozen=True)
@@ -86,7 +84,9 @@ class _Reader:
         if model.functions or graph.sparse_initializer:
             what = "functions of its own" if model.functions else "sparse weights"
             raise self._refusal(f"expected plain operations and weights, got {what}; export the model without")
-        self._bring_inside([tensor for tensor in self._tensors(graph) if self._is_outside(tensor)])
+        given = [attribute.t for node in graph.node for attribute in node.attribute if attribute.HasField("t")]
+        outside = self.onnx.TensorProto.EXTERNAL
+        self._bring_inside([one for one in (*graph.initializer, *given) if one.data_location == outside])
         constants = {tensor.name: self.array(tensor) for tensor in graph.initializer}
         entry, shape, dtype = self._entry(graph, constants)
         return Graph(
@@ -149,37 +149,23 @@ class _Reader:
             got = self._element(tensor.data_type)
             raise self._refusal(f"tensor {tensor.name!r}: expected float32, float64, int or bool, got {got}")
         code, field = _ELEMENTS[tensor.data_type]
-        shape = tuple(int(size) for size in tensor.dims)
+        shape, raw = tuple(int(size) for size in tensor.dims), tensor.HasField("raw_data")
         if any(size < 0 for size in shape):
             raise self._refusal(f"tensor {tensor.name!r}: expected sizes of 0 or more, got {shape}")
-        listed = getattr(tensor, field)
-        there = len(tensor.raw_data) // np.dtype(code).itemsize if tensor.HasField("raw_data") else len(listed)
+        there = len(tensor.raw_data) // np.dtype(code).itemsize if raw else len(getattr(tensor, field))
         if there != prod(shape):
             raise self._refusal(
                 f"tensor {tensor.name!r}: its shape {shape} declares {prod(shape):,} numbers, {there:,} are there; "
                 "the file is damaged"
             )
-        if tensor.HasField("raw_data"):
-            if len(tensor.raw_data) != there * np.dtype(code).itemsize:
-                raise self._refusal(f"tensor {tensor.name!r}: its bytes end within a number; the file is damaged")
-            numbers = np.frombuffer(tensor.raw_data, code)
-        else:
-            numbers = np.array(listed, dtype=code)
-        native = np.dtype(code).newbyteorder("=")
-        return numbers.reshape(shape).astype(native)
+        if raw and len(tensor.raw_data) != there * np.dtype(code).itemsize:
+            raise self._refusal(f"tensor {tensor.name!r}: its bytes end within a number; the file is damaged")
+        numbers = np.frombuffer(tensor.raw_data, code) if raw else np.array(getattr(tensor, field), dtype=code)
+        return numbers.reshape(shape).astype(np.dtype(code).newbyteorder("="))
 
     def _element(self, number: int) -> str:
         known: dict[int, str] = {value: name.lower() for name, value in self.onnx.TensorProto.DataType.items()}
         return known.get(number, f"element type {number}")
-
-    def _tensors(self, graph: Any) -> Iterable[Any]:
-        yield from graph.initializer
-        for node in graph.node:
-            yield from (attribute.t for attribute in node.attribute if attribute.HasField("t"))
-
-    def _is_outside(self, tensor: Any) -> bool:
-        outside: bool = tensor.data_location == self.onnx.TensorProto.EXTERNAL
-        return outside
 
     def _bring_inside(self, tensors: list[Any]) -> None:
         """Read external data into the tensors: only from plain files in the model's own folder."""

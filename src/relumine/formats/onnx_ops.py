@@ -25,6 +25,7 @@ _CAST: dict[int, torch.dtype] = {
     6: torch.int32,
     9: torch.bool,
 }
+_ALPHA, _GAMMA = 1.6732632423543772, 1.0507009873554805  # of SELU (Klambauer et al. 2017)
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,7 @@ def _all(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
     return operator
 
 
-def _divide(call: Call) -> Tensor:
-    first, second = call.at(0), call.at(1)
+def _divide(first: Tensor, second: Tensor) -> Tensor:
     return first / second if first.is_floating_point() else torch.div(first, second, rounding_mode="trunc")
 
 
@@ -115,7 +115,7 @@ def _max_pool(call: Call) -> Tensor:
     kernel, options = _pooling(call)
     x, padding = _padded(call, kernel, float("-inf"), half=True)
     dilations = call.get("dilations", [1] * len(kernel))
-    pool: Callable[..., Tensor] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(kernel)]
+    pool: Callable[..., Tensor] = getattr(F, f"max_pool{len(kernel)}d")
     return pool(x, kernel, padding=padding, dilation=dilations, **options)
 
 
@@ -287,11 +287,6 @@ def _clip(call: Call) -> Tensor:
     return result
 
 
-def _selu(call: Call) -> Tensor:
-    alpha, gamma = call.get("alpha", 1.6732632423543772), call.get("gamma", 1.0507009873554805)
-    return float(gamma) * F.elu(call.x, alpha=alpha)
-
-
 def _shape(call: Call) -> Tensor:
     sizes = list(call.x.shape)[call.get("start", 0) : call.get("end", call.x.ndim)]
     return torch.tensor(sizes, dtype=torch.int64)
@@ -307,11 +302,9 @@ def _cast(call: Call) -> Tensor:
 
 
 def _constant(call: Call) -> Tensor:
-    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32), ("value_int", np.int64)):
+    for name in ("value_float", "value_floats", "value_int", "value_ints"):
         if name in call.node.attributes:
-            return torch.from_numpy(np.array(call.get(name), dtype=dtype))
-    if "value_ints" in call.node.attributes:
-        return torch.tensor(call.get("value_ints"), dtype=torch.int64)
+            return torch.tensor(call.get(name), dtype=torch.float32 if "float" in name else torch.int64)
     value = call.get("value")
     if not isinstance(value, np.ndarray):
         raise TargetError("Constant: expected numbers")
@@ -338,7 +331,7 @@ OPERATORS: dict[str, Operator] = {
     "Constant": _constant,
     "ConstantOfShape": _constant_of_shape,
     "Conv": _conv,
-    "Div": _divide,
+    "Div": _binary(_divide),
     "Dropout": _unary(lambda x: x),
     "Elu": lambda call: F.elu(call.x, alpha=call.get("alpha", 1.0)),
     "Erf": _unary(torch.erf),
@@ -372,7 +365,7 @@ OPERATORS: dict[str, Operator] = {
     "ReduceSum": _reduce(torch.sum),
     "Relu": _unary(torch.relu),
     "Reshape": _reshape,
-    "Selu": _selu,
+    "Selu": lambda call: call.get("gamma", _GAMMA) * F.elu(call.x, alpha=call.get("alpha", _ALPHA)),
     "Shape": _shape,
     "Sigmoid": _unary(torch.sigmoid),
     "Slice": _slice,

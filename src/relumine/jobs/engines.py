@@ -8,6 +8,7 @@ thread, so that sums are always taken in the same order and results do not depen
 import os
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,7 @@ from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from relumine.environment import environment
 from relumine.errors import MisuseError
@@ -41,33 +41,34 @@ class Lost:
     reason: str
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs jobs between entering and leaving a ``with`` block.
 
     workers:      how many at a time
     shares_files: whether jobs see the files of this machine
     """
 
-    workers: int
-    shares_files: bool
+    workers: int = 1
+    shares_files: bool = True
 
     def __enter__(self) -> Self:
-        """Get ready."""
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
         """Stop whatever is still running."""
 
+    @abstractmethod
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
         """Call ``function``, which must be importable by name, with each argument; one is taken as its job starts."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Worker:
+class _Worker(NamedTuple):
     process: BaseProcess
     pipe: Connection
 
 
-class LocalProcesses:
+class LocalProcesses(Engine):
     """``workers`` processes on this machine (as many as it has cores, by default).
 
     They are spawned, not forked, because torch's threads do not survive a fork. They end with the process that
@@ -76,13 +77,9 @@ class LocalProcesses:
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = _checked(workers if workers is not None else os.cpu_count() or 1)
-        self.shares_files = True
         self._crew: list[_Worker] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._crew:
             worker.process.kill()
             worker.process.join()
@@ -98,7 +95,8 @@ class LocalProcesses:
             for argument in islice(waiting, self.workers - len(busy)):
                 worker = idle.pop() if idle else self._started()
                 busy[worker.pipe] = worker, argument
-                _give(worker.pipe, function, argument)
+                with suppress(BrokenPipeError, ConnectionResetError):  # it is gone; receiving from it will say so
+                    worker.pipe.send((function, argument))
             if not busy:
                 return
             ready = wait(list(busy))
@@ -131,11 +129,6 @@ class LocalProcesses:
             return Lost(f"the process that ran it ended with code {code}{killed}")
 
 
-def _give(pipe: Connection, function: Callable[..., Any], argument: object) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone; receiving from it will say so
-        pipe.send((function, argument))
-
-
 def _work(pipe: Connection) -> None:
     """What a worker does all day."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends its workers
@@ -166,16 +159,10 @@ def _done(function: Callable[..., Any], argument: object) -> Any:
         return Lost(f"{type(error).__name__}: {error}")
 
 
-class ThisProcess:
+class ThisProcess(Engine):
     """No processes at all: one job after the other, here. For jobs that wait for others more than they compute."""
 
-    workers = 1
-    shares_files = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         pass
 
     def run(self, function: Callable[[A], R], arguments: Iterable[A]) -> Iterator[tuple[A, R | Lost]]:
@@ -184,7 +171,7 @@ class ThisProcess:
             yield argument, _done(function, argument)
 
 
-class RayCluster:
+class RayCluster(Engine):
     """The Ray cluster at ``address``, or one of ``workers`` processes that is started here on the loopback interface.
 
     On a cluster every machine needs this version of relumine and, for MNIST and CIFAR10, the data; jobs at a time are
@@ -226,7 +213,7 @@ class RayCluster:
             place = self._address or "this machine"
             raise MisuseError(f"engine ray: cannot reach or start a cluster at {place}: {error}") from error
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._started:
             _ray().shutdown()
             self._started = False

@@ -1,11 +1,14 @@
 """Stores: every finished piece of work on disk as it comes, so that a killed run goes on where it was."""
 
 import sqlite3
+from dataclasses import is_dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, ClassVar, Self
+from types import UnionType
+from typing import Any, ClassVar, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from relumine.errors import StoreError
+
+_Record = TypeVar("_Record")
 
 _SCHEMA = """
 BEGIN;
@@ -51,7 +54,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -84,3 +87,20 @@ class Store:
             return self._db.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise StoreError(f"cannot use the run store {self.path}: {error}; finished rows are kept") from error
+
+
+def read(kind: type[_Record], plain: Any) -> _Record:
+    """The record that ``asdict`` and JSON made plain, by the types of its fields."""
+    return cast(_Record, _as(kind, plain))
+
+
+def _as(hint: Any, plain: Any) -> Any:
+    """Records and tuples from dictionaries and lists; numbers and words as they are."""
+    if plain is not None and get_origin(hint) is UnionType:  # something, or None
+        hint = get_args(hint)[0]
+    if get_origin(hint) is tuple:
+        return tuple(_as(get_args(hint)[0], one) for one in plain)
+    if not is_dataclass(hint) or plain is None:
+        return plain
+    hints = get_type_hints(hint)
+    return hint(**{name: _as(hints[name], value) for name, value in plain.items()})  # type: ignore[operator]

@@ -39,11 +39,9 @@ class BoostedClassifier:
         return self.margin(rows).reshape(len(rows), -1)
 
     def predict_proba(self, rows: Array) -> Array:
-        """n×K."""
         return class_probabilities(self.decision_function(rows))
 
     def predict(self, rows: Array) -> "np.ndarray":
-        """The class of each row."""
         return np.asarray(self.predict_proba(rows).argmax(axis=1))
 
 

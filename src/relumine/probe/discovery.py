@@ -10,6 +10,7 @@ Each try sends two random inputs. Of the answer, the array with two rows that is
 one with a number per feature is the explanations.
 """
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,13 +21,16 @@ from urllib.parse import urlsplit
 import numpy as np
 from scipy.special import logit
 
-from relumine.endpoints import EndpointOptions
+from relumine.endpoints import EndpointOptions, oracle_at
 from relumine.errors import AccessError, OracleFailedError, QuotaError, RelumineError, TargetError
-from relumine.oracle.base import Array, DType, Offer, ValueKind
+from relumine.oracle.base import Array, DType, GradientKind, Offer, ValueKind
 from relumine.oracle.http.endpoint import Endpoint, ProtocolName, protocol_at
 from relumine.oracle.http.limits import Limits
+from relumine.oracle.http.oracle import HttpOracle
 from relumine.oracle.http.protocol import ABSENT, RECORD, ROW, ROWS, protocol_of
 from relumine.oracle.http.sender import Cancellation, Sender
+from relumine.probe.known import answers_in_float32
+from relumine.probe.preflight import Findings
 
 # Fields in which services expect their inputs, beside those that their OpenAPI page names.
 _FIELDS = ("inputs", "instances", "data", "input", "features", "x", "input_data", "rows")
@@ -59,6 +63,40 @@ class _Place:
         return prod(self.numbers.shape[1:])
 
 
+def found_at(
+    url: str,
+    said: EndpointOptions,
+    *,
+    inputs: tuple[int, ...] | None = None,
+    gradients: GradientKind | None = None,
+    seed: int = 0,
+) -> HttpOracle:
+    """The oracle at an address, in the precision in which it answers: a first answer in all digits tells that."""
+    if inputs is not None and said.outputs is not None and tells_all(url):
+        # Values of any kind pass as real numbers; the preflight tells which they are.
+        def at(dtype: DType) -> HttpOracle:
+            return oracle_at(url, replace(said, dtype=dtype), inputs=inputs, values="real", gradients=gradients)
+    else:
+        endpoint = proposed(url, inputs, said)
+
+        def at(dtype: DType) -> HttpOracle:
+            return HttpOracle.at(in_precision(endpoint, dtype))
+
+    oracle = at("float64")
+    return at("float32") if answers_in_float32(oracle, seed) else oracle
+
+
+def run_name(oracle: HttpOracle, seed: int) -> str:
+    """The folder of a preflight: answers are kept by what it assumed of the server, and bind no other run to that."""
+    return f"probe-{hashlib.sha256(repr(oracle.offer).encode()).hexdigest()[:8]}-{seed}"
+
+
+def description(oracle: HttpOracle, findings: Findings) -> Endpoint:
+    """The server as the preflight found it, for reconstructions and audits."""
+    offer = findings.offer if findings.offer.contributions else findings.adapt(oracle).offer
+    return oracle.endpoint.changed(offer=offer, explanation=findings.recipe, batch=1 if findings.one_by_one else None)
+
+
 def tells_all(url: str) -> bool:
     """Whether an address tells the protocol, and that the places of values and explanations."""
     try:
@@ -81,7 +119,9 @@ def proposed(url: str, inputs: tuple[int, ...] | None, said: EndpointOptions | N
         protocol: ProtocolName | None = protocol_at(url)
     except RelumineError:
         protocol = None
-    start = _blank(url, protocol or "json", inputs or (1,)).changed(**said.manners)
+    offer = Offer(inputs or (1,), 1, values="real", gradients="none", dtype="float32")
+    request = None if protocol else {"inputs": ROWS}
+    start = Endpoint(url, offer, protocol=protocol or "json", request=request).changed(**said.manners)
     start.require_authorization()
     with Sender(replace(start, retries=0)) as sender:
         tensors = _metadata(start, sender) if protocol == "open-inference-v2" else {}
@@ -103,12 +143,6 @@ def proposed(url: str, inputs: tuple[int, ...] | None, said: EndpointOptions | N
         f"{url}: none of {len(tried)} requests was answered with numbers; write the request into a file "
         f"(--endpoint-config; docs/endpoints.md, «Any JSON»). The last answer: {tried[-1][:200]}"
     )
-
-
-def _blank(url: str, protocol: ProtocolName, shape: tuple[int, ...]) -> Endpoint:
-    offer = Offer(shape, 1, values="real", gradients="none", dtype="float32")
-    request = {"inputs": ROWS} if protocol == "json" else None
-    return Endpoint(url, offer, protocol=protocol, request=request)
 
 
 def _metadata(endpoint: Endpoint, sender: Sender) -> dict[str, Any]:
@@ -158,14 +192,11 @@ def _from_openapi(endpoint: Endpoint, sender: Sender) -> tuple[list[str], str | 
         paths = said.get("paths") if isinstance(said, dict) else None
         if not isinstance(paths, dict):
             continue
-        explaining = next((path for path in paths if _is_explainer(path, parts.path)), None)
+        # Explanations are answered at a path of the server's own: another would lead elsewhere.
+        own = [path for path in paths if path != parts.path and _PATH.fullmatch(path)]
+        explaining = next((path for path in own if _EXPLAINED.search(path)), None)
         return _properties(said, paths.get(parts.path)), None if explaining is None else f"{origin}{explaining}"
     return [], None
-
-
-def _is_explainer(path: str, own: str) -> bool:
-    """Whether explanations are answered at a path that the server names: one of its own, or it would lead elsewhere."""
-    return path != own and bool(_PATH.fullmatch(path) and _EXPLAINED.search(path))
 
 
 def _properties(said: dict[str, Any], path: Any) -> list[str]:
@@ -195,7 +226,8 @@ class _RequestTrial:
     def described(self, outputs: int | None) -> Endpoint:
         """The endpoint with places, outputs and explanations; raises where the answer has no values."""
         found = self._places(self._inputs(self._rows), gradients=False)
-        values = _best(found, _PREDICTED, _EXPLAINED)
+        rest = [one for one in found if not _EXPLAINED.search(one.place)]
+        values = next((one for one in rest if _PREDICTED.search(one.place)), rest[0] if rest else None)
         if values is None:
             raise OracleFailedError("the answer has no numbers, one row for each input")
         if (labelled := self._labelled(values, outputs)) is not None:
@@ -208,7 +240,8 @@ class _RequestTrial:
     def _explained(self, described: Endpoint, values: _Place, found: list[_Place]) -> Endpoint:
         """With explanations, where the same answer or that of an explainer has them."""
         explained_values: str | None = values.place
-        if not _maps(found, values, described.offer) and self._has_explainer:
+        explains = self._endpoint.explainer is not None or self._endpoint.protocol in ("kserve-v1", "torchserve")
+        if not _maps(found, values, described.offer) and explains:
             found = self._places(self._inputs(self._rows), gradients=True)
             same = [one for one in found if one.each == values.each and not _EXPLAINED.search(one.place)]
             explained_values = same[0].place if same else ABSENT
@@ -227,10 +260,6 @@ class _RequestTrial:
             explained_values_at=explained_values,
             offer=replace(described.offer, **kind),
         )
-
-    @property
-    def _has_explainer(self) -> bool:
-        return self._endpoint.explainer is not None or self._endpoint.protocol in ("kserve-v1", "torchserve")
 
     def _labelled(self, values: _Place, outputs: int | None) -> Endpoint | None:
         """A server of labels, which are words or whole numbers: which there are is seen at some inputs."""
@@ -304,13 +333,6 @@ def _tensor(tensor: Any, rows: int) -> _Place | None:
         return _array(str(tensor["name"]), numbers, rows)
     except (KeyError, TypeError, ValueError):
         return None
-
-
-def _best(found: list[_Place], called: "re.Pattern[str]", other: "re.Pattern[str]") -> _Place | None:
-    """The one that is called so, else the first that is not called otherwise."""
-    named = [one for one in found if called.search(one.place) and not other.search(one.place)]
-    rest = [one for one in found if not other.search(one.place)]
-    return next(iter(named or rest), None)
 
 
 def _maps(found: list[_Place], values: _Place, offer: Offer) -> _Place | None:

@@ -13,9 +13,8 @@ from relumine.adapt.recipes import FAR, adapted
 from relumine.errors import BadAnswerError
 from relumine.explain.map_kind import GRADIENT, MapKind
 from relumine.oracle.base import Array
-from relumine.probe.attributions import is_ablation, largest_coordinates
 from relumine.probe.known import Known
-from relumine.probe.slopes import Slopes, measured_slopes, predict
+from relumine.probe.slopes import Slopes, is_ablation, largest_coordinates, measured_slopes, predict
 
 # Below this an ablation does not pass for input × gradient.
 _FINE = 1e-4
@@ -32,7 +31,9 @@ def guessed_kind(known: Known, measured: Slopes, values: Array, maps: Array) -> 
     guesses = {kind: gradient(measured.points[:, None, :], maps) for kind, gradient in _SIGNED.items()}
     for kind, gradients in guesses.items():
         if predict(known, measured, values, gradients):
-            return None if _may_be_ablation(known, kind, measured, values, maps) else kind
+            # At the small inputs that probabilities need, an ablation is input × gradient but for a little.
+            doubtful = kind.times_input and known.offer.values == "probabilities" and measured.tolerance > _FINE
+            return None if doubtful and is_ablation(known, measured.points, values, maps) else kind
     for kind, gradients in guesses.items():
         if _has_constant_norm(maps) and predict(known, measured, values, gradients, scaled=True):
             return replace(kind, scaled=True)
@@ -49,12 +50,6 @@ def is_confirmed(known: Known, measured: Slopes, values: Array, kind: MapKind) -
     except BadAnswerError:
         return False
     return predict(known, Slopes(points[:2], directions[:2], slopes[:2], tolerance), values[:2], gradients)
-
-
-def _may_be_ablation(known: Known, kind: MapKind, measured: Slopes, values: Array, maps: Array) -> bool:
-    """At the small inputs that probabilities need, an ablation is input × gradient but for a little."""
-    small = kind.times_input and known.offer.values == "probabilities"
-    return small and measured.tolerance > _FINE and is_ablation(known, measured.points, values, maps)
 
 
 def _magnitudes(known: Known, measured: Slopes, values: Array, maps: Array) -> MapKind | None:

@@ -1,14 +1,25 @@
-"""Known: what a preflight knows of an endpoint so far, and how it asks on."""
+"""Known: what a preflight knows of an endpoint so far, and how it asks on.
+
+What values are (logits, probabilities or labels), how precise, and at which size of inputs they show slopes is looked
+at first.
+"""
 
 from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 
-from relumine.oracle.base import Array, GradientKind
+from relumine.adapt.base import inside
+from relumine.oracle.base import Array, DType, GradientKind, Offer, Oracle, ValueKind
 from relumine.oracle.metering.metered import Metered
 
 Classes: TypeAlias = GradientKind | int
+
+_POINTS = 4
+# The smallest probability that has digits enough to show slopes.
+_SMALLEST: dict[DType, float] = {"float64": 1e-6, "float32": 1e-2}
+# Fewer different numbers may be round by chance.
+_ENOUGH = 6
 
 
 class Known:
@@ -51,7 +62,6 @@ class Known:
         return rows.astype(np.float32).astype(np.float64)
 
     def values(self, points: Array) -> Array:
-        """Ask for values alone."""
         return self.meter(points, gradients=False).values
 
     def possible(self, values: Array) -> list[Classes]:
@@ -63,3 +73,65 @@ class Known:
         if len(tops) == 1 and self.offer.gradients in ("top", int(tops[0])):
             self.remarks.append(f"all inputs were of class {tops[0]}: whether others are explained is not known")
         return [self.offer.gradients, *(other for other in others if other != self.offer.gradients)]
+
+
+def answers_in_float32(oracle: Oracle, rng: int | np.random.Generator | None = None) -> bool:
+    """Whether one value query is answered in numbers that float32 can hold, if the oracle shows all digits."""
+    values = oracle(np.random.default_rng(rng).standard_normal((1, oracle.offer.dimension)), gradients=False).values
+    return bool(np.all(values == values.astype(np.float32)))
+
+
+def look_at_values(known: Known) -> Array:
+    """Ask at 0 and at random points of several sizes, and note what the values are."""
+    base = known.gaussian(_POINTS)
+    sizes = (0.01, 0.1, 100.0) if known.offer.box is None else (0.01, 0.1)
+    points = np.concatenate([np.zeros((1, base.shape[1])), base, *(size * base[:1] for size in sizes)])
+    points = inside(known.offer, points)
+    values = known.values(points)
+    known.at_zero = values[0] if not points[0].any() else None
+    known.correct(values=_kind_of(values, known.offer))
+    look_at_numbers(known, values)
+    if known.offer.values == "probabilities":
+        usable = {1.0: values[1], 0.1: values[6], 0.01: values[5]}
+        fits = [size for size, p in usable.items() if min(p.min(), (1 - p).min()) > _SMALLEST[known.offer.dtype]]
+        known.scale = max(fits, default=0.01)
+    return values
+
+
+def look_at_numbers(known: Known, *values: Array) -> None:
+    """Note precision and rounding, from all values so far: explanations may be computed more finely than the target."""
+    numbers = np.unique(np.concatenate([part.ravel() for part in values]))
+    numbers = numbers[(numbers != 0) & (np.abs(numbers) != 1)]
+    single = bool(len(numbers)) and bool(np.all(numbers == numbers.astype(np.float32)))
+    known.decimals = _decimals(numbers, single)
+    if len(numbers) >= _ENOUGH and known.decimals is None:
+        known.correct(dtype="float32" if single else "float64")
+    known.epsilon = float(np.finfo(known.offer.dtype).eps)
+
+
+def _kind_of(values: Array, offer: Offer) -> ValueKind:
+    """Probabilities and labels are told by their numbers; logits and other numbers by what is offered."""
+    if offer.values == "label":
+        return "label"
+    whole = bool(np.all(values == np.round(values)))
+    if whole and (values.shape[1] == 1 or bool(np.all(np.sort(values, axis=1)[:, :-1] == 0))):
+        return "label"
+    within = values.min() >= 0 and values.max() <= 1 + 1e-6
+    if within and (values.shape[1] == 1 or np.abs(values.sum(axis=1) - 1).max() < 1e-2):
+        return "probabilities"
+    return "logits" if offer.values in ("probabilities", "logits") else "real"
+
+
+def _decimals(numbers: Array, single: bool) -> int | None:
+    """To how many decimals all numbers are rounded, if to few enough to tell."""
+    if len(numbers) < _ENOUGH:
+        return None
+    spacing = (
+        np.spacing(np.abs(numbers).astype(np.float32)).astype(np.float64) if single else np.spacing(np.abs(numbers))
+    )
+    for decimals in range(12):
+        if 10.0**-decimals < 20 * float(spacing.max()):
+            return None
+        if np.all(np.abs(np.round(numbers, decimals) - numbers) <= 2 * spacing):
+            return decimals
+    return None

@@ -12,8 +12,8 @@ from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Oracle
 from relumine.oracle.http.oracle import HttpOracle
-from relumine.probe.described import description
-from relumine.probe.findings import Findings
+from relumine.probe.discovery import description
+from relumine.probe.preflight import Findings
 
 
 def show_findings(console: Console, findings: Findings) -> None:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from relumine.oracle.base import Array, Offer, Oracle
-from relumine.oracle.metering.metered import Spent, Tally, metered
-from relumine.oracle.metering.recording import Recorder
+from relumine.oracle.metering.metered import Recorder, Spent, Tally, metered
 from relumine.reconstruct.deep.method import Deep
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.result import Outcome, Reconstruction, Reconstructor

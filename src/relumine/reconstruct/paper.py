@@ -179,9 +179,7 @@ class GradientLine:
         self._largest = 0.0
 
     def at(self, t: float) -> Array:
-        """x(t) = u + t·v."""
-        result: Array = self._u + t * self._v
-        return result
+        return np.asarray(self._u + t * self._v)
 
     def resolution(self, t: float) -> float:
         """ε, or what the target's dtype can tell apart near t if that is more."""

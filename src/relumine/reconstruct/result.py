@@ -90,11 +90,13 @@ class Clone(Protocol):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """Units per hidden layer."""
+        """Units per hidden layer; of a student that is any model nothing is known."""
+        return ()
 
     @property
     def parameters(self) -> "Mapping[str, np.ndarray]":
-        """The parameters by name."""
+        """The parameters by name, where they have names."""
+        return {}
 
     def predict(self, inputs: Array) -> Array:
         """n×d inputs to n×K outputs, of the kind that the oracle's values were."""

@@ -92,5 +92,4 @@ class Budgets:
             return dict(self._file.execute("SELECT client, rows FROM used"))
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

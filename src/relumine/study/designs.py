@@ -4,7 +4,7 @@ The paper gives neither widths, optimiser, epochs nor λ: those here are our own
 of budgets we take powers of ten, up to the pool's 10,000.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -148,7 +148,6 @@ class Panel:
         )
 
     def experiments(self, curve: CurveDesign) -> list[Experiment]:
-        """All points of a curve."""
         if curve.networks is not None and not {self.target.network, self.student.network} <= {*curve.networks}:
             return []
         seeds = range(min(self.plan.seeds, curve.seeds or self.plan.seeds))
@@ -233,6 +232,7 @@ _MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD, ORDINARY)
 _OTHERS = (MEMBERSHIP, GRADIENT, ONE_WEIGHT)
 _NOISE = (MEMBERSHIP, GRADIENT, LITTLE, replace(SMOOTHGRAD, label="SmoothGrad, σ = σ_D"))
 _THREE = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT)
+_ACCESS = (*_THREE, TOP, PROBABILITIES, TOP_PROBABILITY, INTEGRATED, FAR)
 
 _NETWORKS = (
     ("mnist", "linear"),
@@ -259,28 +259,20 @@ SALIENCY = (("mnist", "conv"), ("cifar10", "vgg11"), ("cifar10", "resnet18"))
 def figure(name: FigureName, scale: Scale) -> Figure:
     """A figure at a scale. "smoothgrad" has no students: its maps are drawn of ``SALIENCY``."""
     if name == "main":
-        panels = tuple(_with_bends(_panel(scale, data, network)) for data, network in _NETWORKS)
+        panels = tuple(_panel(scale, *each) for each in _NETWORKS)
+        panels = tuple(_asked(each, sorted({*each.plan.budgets, *each.plan.bends})) for each in panels)
         return Figure(name, "Gradient queries versus membership queries", panels, _MAIN, (EXACT, HEAD))
     if name == "unknown-class":
-        panels = tuple(_panel(scale, data, target, student) for data, target, student in _PAIRS)
+        panels = tuple(_panel(scale, *each) for each in _PAIRS)
         return Figure(name, "Unknown model class", panels, _OTHERS)
     if name == "gaussian":
-        panels = tuple(_panel(scale, data, network, source="gaussian") for data, network in _WITHOUT_DATA)
+        panels = tuple(_panel(scale, *each, source="gaussian") for each in _WITHOUT_DATA)
         return Figure(name, "Unknown data: queries from N(0, I)", panels, _THREE)
     if name == "access":
-        curves = (
-            MEMBERSHIP,
-            MEMBERSHIP_LOGITS,
-            GRADIENT,
-            TOP,
-            PROBABILITIES,
-            TOP_PROBABILITY,
-            INTEGRATED,
-            FAR,
-        )
-        return Figure(name, "What the endpoint shows (not in the paper)", (_panel(scale, "mnist", "conv"),), curves)
+        return Figure(name, "What the endpoint shows (not in the paper)", (_panel(scale, "mnist", "conv"),), _ACCESS)
     if name == "noise":
-        panels = tuple(_up_to_a_thousand(_panel(scale, data, network)) for data, network in _NETWORKS[3:])
+        panels = tuple(_panel(scale, *each) for each in _NETWORKS[3:])
+        panels = tuple(_asked(each, [b for b in each.plan.budgets if 1 < b <= 1000]) for each in panels)
         return Figure(name, "How much noise SmoothGrad needs to hide a network (not in the paper)", panels, _NOISE)
     if name == "smoothgrad":
         return Figure(name, "Saliency maps by SmoothGrad", (), ())
@@ -297,14 +289,8 @@ def _panel(scale: Scale, data: str, target: str, student: str | None = None, sou
     return Panel(name, scale.title(data, target) + by, data, scale.target(data, target), learner, plan, source)
 
 
-def _with_bends(panel: Panel) -> Panel:
-    budgets = tuple(sorted({*panel.plan.budgets, *panel.plan.bends}))
-    return replace(panel, plan=replace(panel.plan, budgets=budgets))
-
-
-def _up_to_a_thousand(panel: Panel) -> Panel:
-    budgets = tuple(budget for budget in panel.plan.budgets if 1 < budget <= 1000)
-    return replace(panel, plan=replace(panel.plan, budgets=budgets))
+def _asked(panel: Panel, budgets: Sequence[int]) -> Panel:
+    return replace(panel, plan=replace(panel.plan, budgets=tuple(budgets)))
 
 
 # Students' learning rates: a linear student has no corners to stumble over.
@@ -396,12 +382,10 @@ def _paper() -> Scale:
     return Scale("paper", about, {"mnist": "mnist", "cifar10": "cifar10"}, plans, map_samples=100)
 
 
-SCALES: dict[ScaleName, Callable[[], Scale]] = {"smoke": _smoke, "laptop": _laptop, "paper": _paper}
+SCALES: Mapping[str, Callable[[], Scale]] = {"smoke": _smoke, "laptop": _laptop, "paper": _paper}
 
 
 def scale_named(name: str) -> Scale:
-    """A scale by its name."""
-    for known, make in SCALES.items():
-        if known == name:
-            return make()
-    raise MisuseError(f"scale: expected one of {', '.join(SCALES)}, got {name!r}")
+    if name not in SCALES:
+        raise MisuseError(f"scale: expected one of {', '.join(SCALES)}, got {name!r}")
+    return SCALES[name]()

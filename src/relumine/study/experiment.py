@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from relumine.errors import MisuseError
 from relumine.explain.map_kind import ExplanationName
 from relumine.jobs.provenance import Provenance
-from relumine.jobs.records import read
+from relumine.jobs.store import read
 
 Source = Literal["pool", "gaussian", "active"]
 Loss = Literal["joint", "membership", "exact", "head"]
@@ -147,12 +147,10 @@ class Row:
         return {name: part for name, part in asdict(self).items() if name != "provenance"}
 
     def to_json(self) -> str:
-        """One line of JSON."""
         return json.dumps({"key": self.experiment.key, **asdict(self)}, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, line: str) -> "Row":
-        """The row that ``to_json`` wrote."""
         plain = json.loads(line)
         del plain["key"]
         return read(cls, plain)

@@ -102,7 +102,10 @@ def _draw_panel(results: Results, panel: Panel, ax: "Axes", view: View) -> None:
     if not ax.lines:
         ax.text(0.5, 0.5, "not run", color=_QUIET, ha="center", transform=ax.transAxes)
     if not view.floats or not ax.lines:
-        _count_queries(ax, panel.plan.budgets)
+        first, last = panel.plan.budgets[0], panel.plan.budgets[-1]
+        decades = [10**k for k in range(6) if first <= 10**k <= last]
+        ax.set_xticks(decades, [f"{decade:,}" for decade in decades])
+        ax.set_xlim(first / 1.5, last * 1.5)
     if not view.floats:
         for mark, row in results.marks(panel):
             if row.outcome == "RECOVERED":
@@ -111,12 +114,6 @@ def _draw_panel(results: Results, panel: Panel, ax: "Axes", view: View) -> None:
     ax.set_title(panel.title, loc="left")
     ax.grid(color=_FAINT, linewidth=0.7)
     ax.set_axisbelow(True)
-
-
-def _count_queries(ax: "Axes", budgets: tuple[int, ...]) -> None:
-    decades = [10**k for k in range(6) if budgets[0] <= 10**k <= budgets[-1]]
-    ax.set_xticks(decades, [f"{decade:,}" for decade in decades])
-    ax.set_xlim(budgets[0] / 1.5, budgets[-1] * 1.5)
 
 
 def _draw_curve(results: Results, panel: Panel, curve: CurveDesign, ax: "Axes", view: View) -> None:
@@ -164,9 +161,11 @@ def _draw_grid(maps: Maps, folder: Path) -> list[Path]:
             _show(axes[line, 0], _displayed(image), "gray", 0, 1)
             for column, some in enumerate(maps.maps, start=1):
                 _draw_map(axes[line, column], some[line])
-        for ax, title in zip(axes[0], ["image", *map(_column_title, SIGMAS)], strict=True):
+        titles = [f"σ = {sigma:g} σ$_D$" if sigma else "gradient" for sigma in SIGMAS]
+        for ax, title in zip(axes[0], ["image", *titles], strict=True):
             ax.set_title(title, fontsize=9)
-        _highlight(axes[:, 1 + SIGMAS.index(maps.wanted.chosen)])
+        for ax in axes[:, 1 + SIGMAS.index(maps.wanted.chosen)]:  # a frame around what the paper chose
+            ax.spines[:].set(visible=True, color="#c8324a", linewidth=2)
         wanted = maps.wanted
         sheet.suptitle(f"{wanted.title}: SmoothGrad of the top class, N = {wanted.samples}", fontsize=11)
         return _written(sheet, folder / f"smoothgrad-{wanted.target.network}")
@@ -189,8 +188,7 @@ def _limit(strength: np.ndarray) -> float:
 
 def _displayed(image: np.ndarray) -> np.ndarray:
     scaled = (image - image.min()) / (float(np.ptp(image)) or 1.0)
-    shown: np.ndarray = scaled[0] if len(scaled) == 1 else scaled.transpose(1, 2, 0)
-    return shown
+    return np.asarray(scaled[0] if len(scaled) == 1 else scaled.transpose(1, 2, 0))
 
 
 def _show(ax: "Axes", values: np.ndarray, colours: str, low: float, high: float) -> None:
@@ -198,17 +196,6 @@ def _show(ax: "Axes", values: np.ndarray, colours: str, low: float, high: float)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
-
-
-def _column_title(sigma: float) -> str:
-    return f"σ = {sigma:g} σ$_D$" if sigma else "gradient"
-
-
-def _highlight(axes: "np.ndarray") -> None:
-    """A frame around the column that the paper chose."""
-    for ax in axes:
-        ax.spines[:].set_visible(True)
-        ax.spines[:].set(color="#c8324a", linewidth=2)
 
 
 @contextmanager

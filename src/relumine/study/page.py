@@ -18,11 +18,15 @@ def page(
     results: Mapping[FigureName, Results],
     pictures: Mapping[FigureName, Sequence[Path]],
 ) -> str:
-    """The whole page."""
     grids = pictures.get("smoothgrad", ())
     names = [*results, *(["smoothgrad"] if grids else [])]
     commands = [f"relumine reproduce {name} --scale {scale.name}" for name in names]
-    lines = [f"# The paper's experiments, scale {scale.name}", "", _wrapped(_sentence(scale.about)), ""]
+    lines = [
+        f"# The paper's experiments, scale {scale.name}",
+        "",
+        _wrapped(f"{scale.about[0].upper()}{scale.about[1:]}."),
+        "",
+    ]
     lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), f"{name}.csv", f"{name}.jsonl")]
@@ -42,10 +46,6 @@ def numbers(results: Results) -> str:
         about = panel.name, results.target_accuracy(panel), curve.label, results.floats_per_query(panel, curve)
         table.writerows((*about, *astuple(point)) for point in results.points(panel, curve))
     return text.getvalue()
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
 
 
 def _provenance(results: Mapping[FigureName, Results]) -> list[str]:

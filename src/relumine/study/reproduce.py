@@ -8,6 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from rich import box
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from relumine.console import LiveLine
+from relumine.environment import replacing
 from relumine.errors import MisuseError
 from relumine.jobs.engines import Engine, Lost
 from relumine.jobs.provenance import provenance, versions
@@ -19,13 +25,13 @@ from relumine.study.page import numbers, page
 from relumine.study.results import Results
 from relumine.study.runner import RunStore, StudyProgress, run_study
 from relumine.study.saliency import Maps, MapsWanted, saliency_maps
-from relumine.study.screen import StudyWatch
 from relumine.study.trial import material
 from relumine.text import plural
-from relumine.zoo.cache import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_COLOURS = {"better": "green", "same": "green", "short": "yellow", "open": "dim"}
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,9 @@ def reproduce(
     figures = [figure(each, scale) for each in _chosen(name)]
     experiments = {e.key: e for each in figures for panel in each.panels if only in panel.name for e in each.of(panel)}
     shown = [
-        _maps_wanted(scale, *each) for each in SALIENCY if name in ("all", "smoothgrad") and only in " ".join(each)
+        MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
+        for data, network in (SALIENCY if name in ("all", "smoothgrad") else ())
+        if only in f"{data} {network}"
     ]
     if not shown and not experiments:
         raise MisuseError(f"panel: none of {name!r} has {only!r} in its name; expected for instance 'mnist conv'")
@@ -86,13 +94,10 @@ def differences(scale_name: str, out: Path, page_path: Path | None = None) -> li
     path = page_path or out / "results.md"
     with TemporaryDirectory() as folder:
         drawn = _draw(scale, out, Path(folder))
-        wrong = [str(out / picture.name) for picture in drawn if not _same(picture, out / picture.name)]
+        pairs = [(picture, out / picture.name) for picture in drawn]
+        wrong = [str(kept) for new, kept in pairs if not kept.exists() or new.read_bytes() != kept.read_bytes()]
     text = path.read_text("utf-8") if path.exists() else ""
     return wrong if text == _text(scale, out, path) else [*wrong, str(path)]
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and one.read_bytes() == other.read_bytes()
 
 
 def _draw(scale: Scale, out: Path, folder: Path) -> list[Path]:
@@ -217,10 +222,6 @@ def _draw_saliency(wanted: list[MapsWanted], engine: Engine, out: Path, console:
     return failures
 
 
-def _maps_wanted(scale: Scale, data: str, network: str) -> MapsWanted:
-    return MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
-
-
 def _known(scale: Scale, out: Path) -> dict[FigureName, Results]:
     """Every figure of which there are rows."""
     rows = {name: _rows(out / f"{name}.jsonl") for name in CURVES}
@@ -236,3 +237,39 @@ def _rows(path: Path) -> list[Row]:
         except (ValueError, TypeError, KeyError, MisuseError) as error:
             raise MisuseError(f"{path}, line {number}: expected a row ({error}); remove the line") from error
     return rows
+
+
+class StudyWatch(LiveLine):
+    """Shows where a study stands: a bar on a terminal, plain lines elsewhere."""
+
+    def __init__(self, console: "Console") -> None:
+        columns = BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        super().__init__(console, "training targets", TextColumn("{task.description}"), *columns)
+
+    def __call__(self, standing: StudyProgress) -> None:
+        if isinstance(standing.ended, Row) and standing.ended.failed:
+            self._say(f"failed: {standing.ended.experiment}: {standing.ended.error}")
+        if self._console.is_terminal:
+            text = "experiments" if isinstance(standing.ended, Row) else "training targets"
+            self._bar.update(self._task, description=text, completed=standing.done, total=standing.total)
+        self._stand(f"{standing.done}/{standing.total}  {_words(standing)}")
+
+
+def _words(standing: StudyProgress) -> str:
+    ended = standing.ended
+    if not isinstance(ended, Row):
+        return f"target trained: {ended.network} on {ended.data}"
+    accuracy = "" if ended.measures is None else f": {100 * ended.measures.test_accuracy:.1f} %"
+    return f"{ended.experiment}{accuracy}"
+
+
+def show_claims(console: "Console", claims: Iterable[tuple[Claim, Finding]], faithful: bool) -> None:
+    """The table of claims; verdicts in brackets unless the data are the paper's."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for header in ("figure", "network", "the paper", "here", "verdict"):
+        table.add_column(header)
+    for claim, finding in claims:
+        word = finding.verdict if faithful else f"({finding.verdict})"
+        table.add_row(claim.figure, claim.subject, claim.says, finding.ours, f"[{_COLOURS[finding.verdict]}]{word}[/]")
+    if table.row_count:
+        console.print(table)

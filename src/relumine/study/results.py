@@ -39,7 +39,6 @@ class Results:
         self._spent = {row.experiment.key: row.spent for row in self.rows if row.spent}
 
     def panel(self, name: str) -> Panel:
-        """The panel of this name."""
         return next(panel for panel in self.figure.panels if panel.name == name)
 
     def points(

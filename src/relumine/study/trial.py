@@ -19,8 +19,6 @@ from relumine.oracle.base import Array, Oracle
 from relumine.study.experiment import FAILED, Access, Experiment, Measures, Row, Target
 
 if TYPE_CHECKING:
-    import torch
-
     from relumine.explain import Explanation
     from relumine.reconstruct.matching.sources import Source
     from relumine.reconstruct.result import Reconstruction
@@ -64,7 +62,6 @@ def train_target(target: Target) -> float:
 
 
 def trained_target(target: Target) -> "Trained":
-    """A trained target."""
     return _trained(json.dumps(asdict(target)))
 
 
@@ -165,15 +162,17 @@ def asker(experiment: Experiment, checkpoint: Path | None = None) -> "Callable[[
     from relumine.reconstruct.auto import Auto
     from relumine.reconstruct.matching.method import GradientMatching
     from relumine.reconstruct.two_layer.method import TwoLayer
+    from relumine.zoo import network
 
     split, deviation = material(experiment.target.data, experiment.target.standardise)
+    student = experiment.student
     if experiment.loss == "head":
         return partial(_head, experiment)
     if experiment.loss == "exact":
         return Auto() if experiment.source == "gaussian" else TwoLayer(inputs=_images(experiment, experiment.budget))
     try:
         return GradientMatching(
-            _student(experiment, split),
+            partial(network, student.network, split.shape, split.classes, **student.options),
             experiment.budget,
             source=_source(experiment, split),
             loss=experiment.loss,
@@ -198,17 +197,6 @@ def _images(experiment: Experiment, count: int) -> "np.ndarray":
     pool = material(experiment.target.data, experiment.target.standardise).split.pool
     chosen = np.random.default_rng(experiment.seed).permutation(len(pool))[:count]
     return pool[chosen].astype(np.float64)
-
-
-def _student(experiment: Experiment, split: "Split") -> "Callable[[int], torch.nn.Module]":
-    from relumine import zoo
-
-    student = experiment.student
-
-    def fresh(seed: int) -> "torch.nn.Module":
-        return zoo.network(student.network, split.shape, split.classes, seed, **student.options)
-
-    return fresh
 
 
 def _source(experiment: Experiment, split: "Split") -> "str | np.ndarray | Source":

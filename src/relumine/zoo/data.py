@@ -39,7 +39,6 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
         return self.pool.shape[1:]
 
 
@@ -54,7 +53,6 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
         return self.train.inputs.shape[1:]
 
     @property

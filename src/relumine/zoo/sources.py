@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
+from relumine.environment import cache_folder, replacing
 from relumine.errors import DataError
-from relumine.zoo.cache import cache_folder, replacing
 from relumine.zoo.files import ENDINGS, archived, content
 
 _TIMEOUT = 30.0

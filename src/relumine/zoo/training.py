@@ -4,8 +4,9 @@ import hashlib
 import json
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from relumine.device import device
+from relumine.environment import cache_folder, replacing
 from relumine.errors import MisuseError
 from relumine.jobs.provenance import versions
-from relumine.zoo.cache import cache_folder, replacing
 from relumine.zoo.data import Examples, Split
 from relumine.zoo.networks import network
 
@@ -95,12 +96,14 @@ def trained(
     """
     settings = settings or TRAINING.get(name, Training())
     recipe = _recipe(name, split, seed, settings, dict(options or {}))
-    path = (cache or cache_folder() / "targets") / f"{name}-{split.name.split()[0]}-{_digest(recipe)[:16]}.safetensors"
-    module = _fresh(recipe)
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    path = (cache or cache_folder() / "targets") / f"{name}-{split.name.split()[0]}-{digest}.safetensors"
+    fresh = partial(network, name, split.shape, split.classes, seed, **recipe["options"])
+    module = fresh()
     card = _kept(module, path, recipe)
     if card is not None:
         return Trained(module.eval(), card, reused=True)
-    module = _fresh(recipe)
+    module = fresh()
     start = time.perf_counter()
     _train(module, split, seed, settings)
     weights = save_tensors(module.state_dict())
@@ -114,10 +117,6 @@ def trained(
     )
     _keep(path, weights, card)
     return Trained(module, card, reused=False)
-
-
-def _fresh(recipe: Mapping[str, Any]) -> nn.Module:
-    return network(recipe["network"], recipe["input_shape"], recipe["classes"], recipe["seed"], **recipe["options"])
 
 
 def accuracy(module: nn.Module, examples: Examples) -> float:
@@ -148,8 +147,7 @@ def _recipe(name: str, split: Split, seed: int, settings: Training, options: dic
         "settings": asdict(settings),
     }
     # As it will come back from the file, so that recipes can be compared.
-    plain: dict[str, Any] = json.loads(json.dumps(recipe))
-    return plain
+    return dict(json.loads(json.dumps(recipe)))
 
 
 def _fingerprint(*parts: Examples) -> str:
@@ -158,10 +156,6 @@ def _fingerprint(*parts: Examples) -> str:
         digest.update(np.ascontiguousarray(part.inputs).data)
         digest.update(np.ascontiguousarray(part.labels).data)
     return digest.hexdigest()
-
-
-def _digest(recipe: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 
 
 def _train(module: nn.Module, split: Split, seed: int, settings: Training) -> None:
@@ -177,10 +171,8 @@ def _train(module: nn.Module, split: Split, seed: int, settings: Training) -> No
     optimiser = torch.optim.AdamW(module.parameters(), settings.learning_rate, weight_decay=settings.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, settings.steps)
     rng = np.random.default_rng(seed)
-    order = _Order(len(examples), settings.batch, rng)
     module.train()
-    for step in range(1, settings.steps + 1):
-        rows = order.next()
+    for step, rows in zip(range(1, settings.steps + 1), _batches(len(examples), settings.batch, rng), strict=False):
         optimiser.zero_grad()
         shown = _mirrored(inputs[rows], rng) if settings.mirror else inputs[rows]
         loss: Tensor = functional.cross_entropy(module(shown), labels[rows])
@@ -200,18 +192,14 @@ def _mirrored(images: Tensor, rng: np.random.Generator) -> Tensor:
     return torch.where(chance, images.flip(-1), images)
 
 
-class _Order:
+def _batches(count: int, batch: int, rng: np.random.Generator) -> Iterator[Tensor]:
     """Mini-batches of row numbers: shuffled passes over all rows, one after the other."""
-
-    def __init__(self, count: int, batch: int, rng: np.random.Generator) -> None:
-        self._count, self._batch, self._rng = count, min(batch, count), rng
-        self._left = np.empty(0, dtype=np.int64)
-
-    def next(self) -> Tensor:
-        if len(self._left) < self._batch:
-            self._left = self._rng.permutation(self._count)
-        rows, self._left = self._left[: self._batch], self._left[self._batch :]
-        return torch.from_numpy(rows)
+    left, batch = np.empty(0, dtype=np.int64), min(batch, count)
+    while True:
+        if len(left) < batch:
+            left = rng.permutation(count)
+        yield torch.from_numpy(left[:batch])
+        left = left[batch:]
 
 
 def _kept(module: nn.Module, path: Path, recipe: Mapping[str, Any]) -> Card | None:

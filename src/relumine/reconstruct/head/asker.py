@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array, Offer, explained_outputs
 from relumine.oracle.logits import in_logits
-from relumine.oracle.metering.recording import Recorder
+from relumine.oracle.metering.metered import Recorder
 from relumine.reconstruct.head.backbone import Backbone
 from relumine.reconstruct.head.pullback import OUTSIDE, Pullback, pulled_back
 from relumine.reconstruct.result import Clone, Outcome, Stop

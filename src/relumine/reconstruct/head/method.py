@@ -7,8 +7,7 @@ import numpy as np
 
 from relumine.errors import MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
-from relumine.oracle.metering.metered import metered
-from relumine.oracle.metering.recording import Recorder
+from relumine.oracle.metering.metered import Recorder, metered
 from relumine.reconstruct.head.asker import HeadAsker
 from relumine.reconstruct.head.backbone import backbone_of
 from relumine.reconstruct.head.clone import HeadClone

@@ -1,4 +1,4 @@
-"""Answers as students learn them: classes, and the numbers behind them where they are shown."""
+"""What students learn from: classes, the numbers behind them where they are shown, and standardised inputs."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,8 @@ Classes = NDArray[np.intp]
 
 # Probabilities below this are not told apart: a float32 softmax has lost their digits.
 _LEAST = 1e-6
+# A column that varies by less than this share of its size is constant up to float32's rounding.
+_CONSTANT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,11 +62,32 @@ def _centred(offer: Offer, values: Array) -> Array:
     if offer.values == "probabilities":
         clipped = values.clip(_LEAST, 1 - _LEAST)
         values = np.log(clipped / (1 - clipped)) if offer.outputs == 1 else np.log(clipped)
-    result: Array = values if offer.outputs == 1 else values - values.mean(axis=1, keepdims=True)
-    return result
+    return np.asarray(values if offer.outputs == 1 else values - values.mean(axis=1, keepdims=True))
 
 
 def log_shares(shares: Array) -> Array:
-    """Logarithms of probabilities."""
-    result: Array = log_softmax(np.log(shares.clip(_LEAST)), axis=1)
-    return result
+    return np.asarray(log_softmax(np.log(shares.clip(_LEAST)), axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """x → (x − mean)/scale; both have d numbers."""
+
+    mean: Array
+    scale: Array
+
+    def __call__(self, rows: Array) -> Array:
+        return np.asarray((rows - self.mean) / self.scale)
+
+
+def by_columns(rows: Array) -> Scaling:
+    """Each column by its own mean and deviation; constant columns are only centred."""
+    mean, deviation = rows.mean(axis=0), rows.std(axis=0)
+    constant = deviation <= _CONSTANT * np.abs(rows).max(axis=0, initial=0)
+    return Scaling(mean, np.where(constant, 1.0, deviation))
+
+
+def as_a_whole(rows: Array) -> Scaling:
+    """All columns by one mean and one deviation: those of images, which have one unit."""
+    deviation = float(rows.std())
+    return Scaling(np.full(rows.shape[1], rows.mean()), np.full(rows.shape[1], deviation if deviation > 0 else 1.0))

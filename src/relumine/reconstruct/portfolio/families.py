@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from relumine.oracle.base import Array
 from relumine.oracle.logits import class_probabilities
 from relumine.reconstruct.portfolio.answers import LearnedAnswers
-from relumine.reconstruct.portfolio.scaling import Scaling
 
 # n×d inputs to n×count probabilities, or to n×1 numbers of a regression.
 Predictor = Callable[[Array], Array]
@@ -52,11 +51,6 @@ def families(kind: Kind, answers: LearnedAnswers) -> list[Family]:
     return [Family(name, scaling, learn) for name, learn in learners.items() for scaling in scalings]
 
 
-def scaled(predictor: Predictor, scaling: Scaling) -> Predictor:
-    """A predictor of standardised inputs as one of inputs."""
-    return lambda rows: predictor(scaling(rows))
-
-
 def _classifier(make: Make) -> Learn:
     def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         assert answers.classes is not None
@@ -78,8 +72,7 @@ def _classifier(make: Make) -> Learn:
 def _probabilities(model: Any, rows: Array) -> Array:
     """What the model answers; of one that has margins only, their softmax, whose largest is the margins' own."""
     if hasattr(model, "predict_proba"):
-        result: Array = model.predict_proba(rows)
-        return result
+        return np.asarray(model.predict_proba(rows))
     margins = model.decision_function(rows)
     return class_probabilities(margins[:, None] if margins.ndim == 1 else margins)
 
@@ -117,8 +110,7 @@ def _fitted(model: Any, rows: Array, wanted: NDArray[Any]) -> Any:
     if hasattr(model, "n_neighbors"):
         model.set_params(n_neighbors=min(model.n_neighbors, len(rows)))
     most = _MOST_OF_KERNELS if hasattr(model, "kernel_params") else len(rows)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of convergence: what is not good is not chosen
+    with warnings.catch_warnings(action="ignore"):  # of convergence: what is not good is not chosen
         return model.fit(rows[:most], wanted[:most])
 
 

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from relumine.errors import MisuseError
 from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.metering.metered import Spent
-from relumine.reconstruct.portfolio.answers import LearnedAnswers, answers_of
-from relumine.reconstruct.portfolio.families import Family, Kind, Predictor, families, scaled
-from relumine.reconstruct.portfolio.scaling import Scaling, as_a_whole, by_columns
-from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
+from relumine.reconstruct.portfolio.answers import LearnedAnswers, Scaling, answers_of, as_a_whole, by_columns
+from relumine.reconstruct.portfolio.families import Family, Kind, Predictor, families
+from relumine.reconstruct.result import Clone, Evidence, Outcome, Reconstruction
 
 if TYPE_CHECKING:
     import torch
@@ -28,23 +27,13 @@ _MOST_VOTES = 3
 
 
 @dataclass(frozen=True, eq=False)
-class Copy:
+class Copy(Clone):
     """A clone that predicts, made of scikit-learn's models. ``of`` is what it answers."""
 
     predictors: tuple[Predictor, ...]
     dimension: int
     of: str
     outputs: int
-
-    @property
-    def hidden(self) -> tuple[int, ...]:
-        """It has no layers."""
-        return ()
-
-    @property
-    def parameters(self) -> Mapping[str, "np.ndarray"]:
-        """None that have a name."""
-        return {}
 
     def predict(self, inputs: Array) -> Array:
         """n×d (or n×shape) inputs to n×K probabilities, or to the numbers of a regression."""
@@ -118,7 +107,6 @@ class _Race:
         self._losses: dict[Family, Array] = {family: np.empty(0) for family in self._alive}
 
     def run(self, folds: list[NDArray[np.intp]]) -> None:
-        """Hold out each fold in turn."""
         for fold in folds if len(self._alive) > 1 else []:
             rest = np.setdiff1d(np.arange(len(self._answers)), fold)
             for family in self._alive:
@@ -143,7 +131,8 @@ class _Race:
 
     def learned(self, family: Family, rows: NDArray[np.intp]) -> Predictor:
         """A student of these rows, which takes inputs as they are."""
-        return scaled(self._learn(family, rows), self._scalings[family.scaling])
+        predictor, scaling = self._learn(family, rows), self._scalings[family.scaling]
+        return lambda inputs: predictor(scaling(inputs))
 
     def _learn(self, family: Family, rows: NDArray[np.intp]) -> Predictor:
         return family.learn(self._rows[family.scaling][rows], self._answers.chosen(rows), self._seed)
@@ -159,5 +148,4 @@ def _losses(guesses: Array, answers: LearnedAnswers) -> Array:
     squared: Array = np.square(guesses - answers.shares).sum(axis=1)
     if answers.classes is None:
         return squared
-    wrong: Array = (guesses.argmax(axis=1) != answers.classes) + 0.05 * squared
-    return wrong
+    return np.asarray((guesses.argmax(axis=1) != answers.classes) + 0.05 * squared)

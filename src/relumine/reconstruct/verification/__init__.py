@@ -89,7 +89,9 @@ def met(
     if len(places) > 1 and found[0].max() <= max(tolerance, BENT):
         ends = np.cumsum([len(points) for points in places[1:]])[:-1]
         answers += np.split(oracle(np.concatenate(places[1:]), gradients=False).values, ends)
-    hidden = _rounded_away(answers, oracle.offer.dtype)
+    # What rounding to decimals hides, told from answers no larger than the first: large ones have no such digits.
+    numbers = np.concatenate([values.ravel() for values in answers])
+    hidden = noise_in(numbers[np.abs(numbers) <= np.abs(answers[0]).max()], oracle.offer.dtype).absolute
     where = domain.where if len(answers) == len(places) else "at N(0, I)"
     for points, values in zip(places[1:], answers[1:], strict=False):
         if sum(part.max() > tolerance for part in found) == _CONTRADICTIONS:
@@ -145,12 +147,6 @@ def _between_classes(clone: Network, points: Array, rng: np.random.Generator) ->
         same = (classes(middle) == own)[:, None]
         one, other = np.where(same, middle, one), np.where(same, other, middle)
     return np.asarray((one + other) / 2)
-
-
-def _rounded_away(answers: list[Array], dtype: DType) -> float:
-    """What rounding to decimals hides, told from answers no larger than the first: large ones have no such digits."""
-    numbers = np.concatenate([values.ravel() for values in answers])
-    return noise_in(numbers[np.abs(numbers) <= np.abs(answers[0]).max()], dtype).absolute
 
 
 def _spread(answers: Array) -> float:

@@ -60,7 +60,6 @@ class Comparison:
         return Line(start, (high - low) / 4 * self._rng.standard_normal(offer.dimension))
 
     def ask(self, points: Array) -> None:
-        """Ask the values at these points."""
         if not len(points):
             return
         self.add(points, self._oracle(points, gradients=False).values)
@@ -74,8 +73,7 @@ class Comparison:
 
     def misses(self, model: Shallow) -> Array:
         """n: the largest difference between model and answer at each point, relative to the largest answer."""
-        result: Array = np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / self.size
-        return result
+        return np.asarray(np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / self.size)
 
     def gap(self, model: Shallow) -> float | None:
         """The largest of these, if anything was compared."""
@@ -107,8 +105,7 @@ class Comparison:
 
     def _small(self, count: int) -> Array:
         signs = self._rng.choice([-1.0, 1.0], count)
-        small: Array = signs * 10.0 ** self._rng.uniform(-4, -0.5, count)
-        return small
+        return np.asarray(signs * 10.0 ** self._rng.uniform(-4, -0.5, count))
 
     def beside(self, model: Shallow, gram: Array, units: NDArray[np.intp], start: Array, small: Array) -> Array:
         """The start moved so that these units' pre-activations are these small multiples of the inputs' scale."""

@@ -80,8 +80,7 @@ class Domain:
 
     def outward(self, points: Array) -> Array:
         """x of these z."""
-        result: Array = self.centre + self.scale * points
-        return result
+        return np.asarray(self.centre + self.scale * points)
 
     def representable(self, points: Array) -> Array:
         """z moved so that x is a number of the target's precision: it computes there, and not beside it.
@@ -90,8 +89,7 @@ class Domain:
         """
         rounded = self.outward(points).astype(self.offer.dtype).astype(np.float64)
         rounded = rounded if self.offer.box is None else np.clip(rounded, *self.offer.box)
-        result: Array = (rounded - self.centre) / self.scale
-        return result
+        return np.asarray((rounded - self.centre) / self.scale)
 
     # -- asking
 

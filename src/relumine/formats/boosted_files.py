@@ -1,26 +1,33 @@
-"""Reading XGBoost's own files, JSON and UBJSON: parsed and checked here, then given to xgboost as plain JSON.
+"""Reading boosted trees: XGBoost's own files, JSON and UBJSON, and LightGBM's text.
 
-xgboost's reader trusts a tree's arrays: a child beyond the last node would be read beyond its memory. So every tree is
-looked at before xgboost sees the model.
+Both libraries' readers trust a tree's arrays: a child beyond the last node would be read beyond its memory. So every
+tree is looked at here before the library sees the model. XGBoost is then given plain JSON, LightGBM text without the
+byte positions that the header gives for trees.
 """
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relumine.errors import RelumineError, TargetError
 from relumine.formats.loaded import Loaded, library
 from relumine.formats.trees import check_tree, text_of
 from relumine.text import one_line
 
-_EXPECTED = "an XGBoost model saved with Booster.save_model (.json, .ubj)"
+_XGBOOST = "an XGBoost model saved with Booster.save_model (.json, .ubj)"
+_LIGHTGBM = "a LightGBM model saved with Booster.save_model (text)"
 
-# What a tree has one of per node.
-_OF_NODES = ("left_children", "right_children", "split_indices", "split_conditions", "default_left", "base_weights")
+# What a tree of XGBoost has one of per node.
+_OF_XGBOOST = ("left_children", "right_children", "split_indices", "split_conditions", "default_left", "base_weights")
+# One number per inner node of LightGBM's, and one per leaf.
+_OF_NODES = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+_OF_LEAVES = ("leaf_value",)
+_END = "end of trees"
 
 # One number of each type of UBJSON, by its letter.
 _NUMBERS = {"i": ">b", "U": ">B", "I": ">h", "u": ">H", "l": ">i", "m": ">I", "L": ">q", "d": ">f", "D": ">d"}
@@ -34,22 +41,37 @@ def load_xgboost(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
 
     xgboost = library("xgboost", path, "trees")
     plain = _parsed(path)
-    try:
-        _check(plain)
+
+    def model() -> object:
+        _check_xgboost(plain)
         booster = xgboost.Booster()
         booster.load_model(bytearray(json.dumps(plain).encode()))
-        return Loaded(of_xgboost(booster))
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        IndexError,
-        xgboost.core.XGBoostError,
-        RelumineError,
-    ) as error:
+        return of_xgboost(booster)
+
+    return _loaded(path, _XGBOOST, model, xgboost.core.XGBoostError)
+
+
+def load_lightgbm(path: Path, _: tuple[int, ...] | None = None) -> Loaded:
+    """The trees of a text file, or a TargetError."""
+    from relumine.oracle.boosted import of_lightgbm
+
+    lightgbm = library("lightgbm", path, "trees")
+    try:
+        text = text_of(path).decode()
+    except UnicodeDecodeError as error:
+        raise TargetError(f"{path}: expected {_LIGHTGBM}, got no text") from error
+    if not text.startswith("tree\n") or f"\n{_END}" not in text or "\nend of parameters" not in text:
+        raise TargetError(f"{path}: expected {_LIGHTGBM}, got something else or part of one")
+    foreign = lightgbm.basic.LightGBMError
+    return _loaded(path, _LIGHTGBM, lambda: of_lightgbm(lightgbm.Booster(model_str=_checked_text(text))), foreign)
+
+
+def _loaded(path: Path, expected: str, model: Callable[[], object], foreign: type[Exception]) -> Loaded:
+    try:
+        return Loaded(model())
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RelumineError, foreign) as error:
         reason = one_line(error, named=False)
-        raise TargetError(f"{path}: expected {_EXPECTED}, got a model that cannot be read: {reason}") from error
+        raise TargetError(f"{path}: expected {expected}, got a model that cannot be read: {reason}") from error
 
 
 def _parsed(path: Path) -> Mapping[str, Any]:
@@ -57,15 +79,15 @@ def _parsed(path: Path) -> Mapping[str, Any]:
         content = text_of(path)
         plain = json.loads(content) if path.suffix.lower() == ".json" else _Binary(content).parsed()
     except (ValueError, IndexError, struct.error, RecursionError) as error:
-        raise TargetError(f"{path}: expected {_EXPECTED}, got something else or part of one ({error})") from error
+        raise TargetError(f"{path}: expected {_XGBOOST}, got something else or part of one ({error})") from error
     if not isinstance(plain, dict) or not isinstance(plain.get("learner"), dict):
         raise TargetError(
-            f"{path}: expected {_EXPECTED}, got {'JSON' if path.suffix == '.json' else 'data'} of another kind"
+            f"{path}: expected {_XGBOOST}, got {'JSON' if path.suffix == '.json' else 'data'} of another kind"
         )
     return plain
 
 
-def _check(plain: Mapping[str, Any]) -> None:
+def _check_xgboost(plain: Mapping[str, Any]) -> None:
     """The numbers by which xgboost finds its way through memory."""
     learner = plain["learner"]
     width = int(learner["learner_model_param"]["num_feature"])
@@ -88,10 +110,10 @@ def _check(plain: Mapping[str, Any]) -> None:
     if booster["name"] == "dart" and len(booster["weight_drop"]) != len(trees):
         raise ValueError("weights that do not belong to its trees")
     for tree in trees:
-        _check_tree(tree, width)
+        _check_xgboost_tree(tree, width)
 
 
-def _check_tree(tree: Mapping[str, Any], width: int) -> None:
+def _check_xgboost_tree(tree: Mapping[str, Any], width: int) -> None:
     nodes = int(tree["tree_param"]["num_nodes"])
     if (
         int(tree["tree_param"]["size_leaf_vector"]) > 1
@@ -101,7 +123,7 @@ def _check_tree(tree: Mapping[str, Any], width: int) -> None:
         raise ValueError("a tree with several outputs or with categories, which are not read here")
     if int(tree["tree_param"]["num_feature"]) != width:
         raise ValueError("a tree of other features")
-    for name in _OF_NODES:
+    for name in _OF_XGBOOST:
         if len(tree[name]) != nodes:
             raise ValueError(f"{len(tree[name])} {name} of {nodes} nodes")
     left, right = (np.asarray(tree[name], dtype=np.int64) for name in ("left_children", "right_children"))
@@ -115,7 +137,6 @@ class _Binary:
         self._content, self._at = content, 0
 
     def parsed(self) -> Any:
-        """The value that the bytes say."""
         value = self._value(self._letter(), 0)
         if self._at != len(self._content):
             raise ValueError("more bytes after the end")
@@ -177,3 +198,57 @@ class _Binary:
             found.append(self._value(self._letter(), depth))
         self._at += 1
         return found
+
+
+def _checked_text(text: str) -> str:
+    """The model's text up to its last tree, without the positions of trees."""
+    blocks = text.partition(f"\n{_END}")[0].split("\nTree=")
+    header = _fields(blocks[0])
+    width, classes = int(header["max_feature_idx"]) + 1, int(header["num_tree_per_iteration"])
+    if not 0 < width < 2**20 or not 0 < classes < 2**12 or int(header["num_class"]) != classes:
+        raise ValueError(f"{width:,} features and {classes:,} classes")
+    if len(header["feature_names"].split()) != width or len(header["feature_infos"].split()) != width:
+        raise ValueError(f"names or ranges of other features than its {width}")
+    if len(blocks) < 2 or (len(blocks) - 1) % classes:
+        raise ValueError(f"{len(blocks) - 1} trees for {classes} classes")
+    for number, block in enumerate(blocks[1:]):
+        if block.split("\n", 1)[0] != str(number):
+            raise ValueError("trees out of order")
+        _check_tree(_fields(block), width)
+    lines = [line for line in blocks[0].split("\n") if not line.startswith("tree_sizes=")]
+    return "\nTree=".join(["\n".join(lines), *blocks[1:]]) + f"\n{_END}\n"
+
+
+def _fields(block: str) -> Mapping[str, str]:
+    return dict(line.split("=", 1) for line in block.split("\n") if "=" in line)
+
+
+def _check_tree(tree: Mapping[str, str], width: int) -> None:
+    leaves = int(tree["num_leaves"])
+    if int(tree["num_cat"]) or int(tree.get("is_linear", "0")):
+        raise ValueError("a tree with categories or linear leaves , which are not read here")
+    if leaves < 1:
+        raise ValueError(f"a tree of {leaves} leaves")
+    sizes = {**dict.fromkeys(_OF_NODES, leaves - 1), **dict.fromkeys(_OF_LEAVES, leaves)}
+    numbers = {name: _numbers(tree, name) for name in sizes if leaves > 1 or name in _OF_LEAVES}
+    for name, found in numbers.items():
+        if len(found) != sizes[name]:
+            raise ValueError(f"{len(found)} numbers {name} of {sizes[name]}")
+    if leaves > 1:
+        _check_splits(numbers, leaves, width)
+
+
+def _check_splits(numbers: Mapping[str, NDArray[np.float64]], leaves: int, width: int) -> None:
+    """Inner nodes are numbered from 0 on, leaves from −1 downwards."""
+    left, right, features, kinds = (
+        numbers[name].astype(np.int64) for name in ("left_child", "right_child", "split_feature", "decision_type")
+    )
+    if min(left.min(), right.min()) < -leaves or (kinds & 1).any():
+        raise ValueError("a split with a leaf that is not there, or of categories")
+    ends = np.full(leaves, -1)
+    left, right = (np.concatenate([np.where(side < 0, leaves - 2 - side, side), ends]) for side in (left, right))
+    check_tree(left, right, np.concatenate([features, ends]), width)
+
+
+def _numbers(tree: Mapping[str, str], name: str) -> NDArray[np.float64]:
+    return np.array([float(word) for word in tree[name].split()])
