@@ -47,7 +47,7 @@ def with_bias(layer: nn.Conv2d) -> np.ndarray:
 @pytest.mark.parametrize("seed", [3, 6])
 def test_what_is_proved_is_the_target_s(seed):
     module = made(seed)
-    result = rl.Convolutional(made(77))(oracle_of(module), rng=0)
+    result = rl.Convolutional(made(77), steps=0)(oracle_of(module), rng=0)
     found = (result.proved or result).to_torch().features[0]
     cosines = with_bias(found) @ with_bias(module[0]).T
     assert cosines.shape == (3, 3)
@@ -74,6 +74,24 @@ def test_a_network_is_recovered_with_its_layers(tmp_path):
     again = load_target(str(saved))
     assert (again.offer.inputs, again.offer.values) == (SHAPE, "logits")
     np.testing.assert_allclose(again(fresh(), gradients=False).values, result.predict(fresh()), atol=1e-12)
+
+
+def test_where_queries_end_a_student_starts_from_what_is_proved(tmp_path):
+    module, inputs, better = made(3), fresh(400), []
+    oracle = oracle_of(module)
+    truth = oracle(inputs[150:], gradients=False).values
+    result = rl.Convolutional(made(77), inputs=inputs[:150], limit=150)(oracle, rng=0)
+    assert result.outcome is rl.Outcome.FITTED
+    assert result.spent.gradient_queries == 150
+    assert "starts from convolutional layer 1, proved" in result.evidence.remark
+    found = result.proved.to_torch().features[0]
+    assert np.allclose((with_bias(found) @ with_bias(module[0]).T).max(axis=0), 1, atol=1e-9)
+    scratch = rl.GradientMatching(made(77).float(), 150, source=inputs[:150])(oracle, rng=0)
+    for one in (result, scratch):
+        better.append(np.square(one.predict(inputs[150:]) - truth).sum())
+    assert better[0] < better[1] / 2
+    again = load_target(str(result.save(tmp_path / "clone.safetensors")))
+    np.testing.assert_allclose(again(inputs, gradients=False).values, result.predict(inputs), atol=1e-9)
 
 
 LAYER = {"stride": [1, 1], "padding": [0, 0], "pool": None}

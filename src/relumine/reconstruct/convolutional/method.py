@@ -1,12 +1,13 @@
 """Convolutional: convolutional networks from gradients of all outputs."""
 
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from relumine.errors import MisuseError
+from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
@@ -17,6 +18,7 @@ from relumine.reconstruct.convolutional.features import Pulled, pulled
 from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape, Stage
 from relumine.reconstruct.convolutional.segments import Segments, texture
 from relumine.reconstruct.convolutional.sightings import Change, Observation, sightings_in
+from relumine.reconstruct.convolutional.student import HIDDEN, STUDIED, Start, fitted, ordinary
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
 from relumine.reconstruct.verification import TOLERANCE, Met, met
@@ -53,11 +55,13 @@ class Convolutional:
         a tuple of ``Stage``
     inputs: the owner's inputs, n×d or n×shape: where to search besides, and where a clone must be right
     limit: give up after this many gradient queries
+    steps: how long a student learns that starts from what is proved where the whole is not; 0 fits none
     """
 
     architecture: "torch.nn.Module | tuple[Stage, ...]" = field(repr=False)
     inputs: Array | None = field(default=None, repr=False, compare=False)
     limit: int = 1000
+    steps: int = 1000
 
     def __post_init__(self) -> None:
         if self.limit < 10:
@@ -71,10 +75,13 @@ class Convolutional:
         domain = Domain.as_they_are(oracle.offer, self.inputs)
         run = _Run(self, stages, shape, meter, domain, np.random.default_rng(rng))
         outcome, remark = attempt(run.reconstruct)
-        proved = None
+        evidence, proved = run.evidence(remark), None
         if outcome is not Outcome.RECOVERED and run.proved.layers:
             proved = ConvolutionalNetwork(run.proved)
-        return Reconstruction(run.clone, outcome, meter.spent.since(before), run.evidence(remark), repr(self), proved)
+        if outcome in STUDIED and self.steps and run.observations:
+            run.clone, evidence = run.student(outcome, remark)
+            outcome = Outcome.FITTED
+        return Reconstruction(run.clone, outcome, meter.spent.since(before), evidence, repr(self), proved)
 
 
 def _checked(offer: Offer) -> Shape:
@@ -90,12 +97,15 @@ def _checked(offer: Offer) -> Shape:
     return offer.inputs[0], offer.inputs[1], offer.inputs[2]
 
 
-def _stages(architecture: "torch.nn.Module | tuple[Stage, ...]", shape: Shape) -> tuple[Stage, ...]:
+def _stages(
+    architecture: "torch.nn.Module | tuple[Stage, ...]", shape: Shape
+) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """The convolutional stages, and the units of hidden dense layers, which are told for a student."""
     if isinstance(architecture, tuple):
-        return architecture
-    from relumine.reconstruct.convolutional.torch_module import stages_of
+        return architecture, HIDDEN
+    from relumine.reconstruct.convolutional.torch_module import hidden_of, stages_of
 
-    return stages_of(architecture, shape)
+    return stages_of(architecture, shape), hidden_of(architecture)
 
 
 class _Run:
@@ -104,13 +114,14 @@ class _Run:
     def __init__(
         self,
         settings: Convolutional,
-        stages: tuple[Stage, ...],
+        stages: tuple[tuple[Stage, ...], tuple[int, ...]],
         shape: Shape,
         meter: Metered,
         domain: Domain,
         rng: np.random.Generator,
     ) -> None:
-        self.settings, self.stages, self.shape = settings, stages, shape
+        self.settings, self.shape = settings, shape
+        self.stages, self.hidden = stages
         self.meter, self.domain, self.rng = meter, domain, rng
         self.oracle: Oracle = LogitLink(meter) if meter.offer.values == "probabilities" else meter
         self.front = self.proved = Front(shape)
@@ -118,7 +129,11 @@ class _Run:
         self.clone: ConvolutionalNetwork | None = None
         self.noise: Noise | None = None
         self.met: Met | None = None
-        self.asked = 0
+        self.observations: list[Observation] = []
+        self.channels: dict[int, Channels] = {}
+        images = domain.samples if settings.steps else domain.samples[:0]
+        self.ordinary = ordinary(meter.offer, images, settings.limit, rng)
+        self.searching = settings.limit - len(self.ordinary)
         self.segments = Segments(shape, self.ask, self.start, self.error, rng)
         self.scale = float(domain.samples.std()) if len(domain.samples) else 1.0
 
@@ -126,15 +141,16 @@ class _Run:
 
     def ask(self, point: Array) -> Observation:
         """The target at this point, as logits."""
-        if self.asked >= self.settings.limit:
-            raise Stop(Outcome.INCOMPLETE, f"{self.report()}; {self.asked:,} gradient queries are the limit")
+        if len(self.observations) >= self.searching:
+            remark = f"{self.report()}; {len(self.observations):,} gradient queries are the limit"
+            raise Stop(Outcome.INCOMPLETE, remark)
         at = self.domain.representable(point)
-        self.asked += 1
         answer = self.oracle(at[None], gradients=True)
         if np.isnan(answer.values).any():
             raise Stop(Outcome.SATURATED)
         self.noise = self.noise or noise_in(answer.jacobians.ravel(), self.meter.offer.dtype)
-        return Observation(at, answer.values[0], answer.jacobians[0])
+        self.observations.append(Observation(at, answer.values[0], answer.jacobians[0]))
+        return self.observations[-1]
 
     def start(self) -> tuple[Array, Array]:
         """A random image; every second one is the owner's, where there are any, with a texture on top."""
@@ -174,7 +190,7 @@ class _Run:
 
         A channel that nothing switches is off everywhere, or shows in the comparison.
         """
-        channels = Channels(geometry, self.tolerance)
+        channels = self.channels[len(self.front.layers)] = Channels(geometry, self.tolerance)
         known = channels.layer()
         for change in self.segments.again(self.front, known):
             channels.add(sightings_in(self.front, geometry, change, self.tolerance))
@@ -259,6 +275,19 @@ class _Run:
             for i in chosen:
                 self.more(seen, images[i])
         raise Stop(Outcome.INCOMPLETE, f"{self.report()}; dense layers were not found at {len(seen)} points")
+
+    def student(self, outcome: Outcome, remark: str) -> tuple[ConvolutionalNetwork, Evidence]:
+        """A student of the whole that starts from what is proved, from all answers and some of ordinary images."""
+        self.searching, before = self.settings.limit, len(self.observations)
+        with self.meter.phase("student"), suppress(Stop, BudgetError):
+            for point in self.ordinary:
+                self.ask(point)
+        channels = self.channels.get(len(self.proved.layers))
+        start = Start(self.proved, channels, self.stages, self.hidden, self.meter.offer.values, self.clone)
+        images = len(self.observations) - before
+        clone, evidence = fitted(start, self.oracle.offer, self.observations, images, self.settings.steps, self.rng)
+        told = "; ".join(part for part in (remark or outcome.value, start.told, evidence.remark) if part)
+        return clone, replace(evidence, noise_floor=self.noise.floor if self.noise else None, remark=told)
 
     def evidence(self, remark: str) -> Evidence:
         """What the outcome rests on."""

@@ -1,5 +1,6 @@
 """Convolutional networks as torch modules, and torch modules as architectures."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from relumine.errors import MisuseError
 from relumine.oracle.logits import tensor_probabilities
-from relumine.reconstruct.convolutional.layers import Layer, Pair, Pool, Stage
+from relumine.reconstruct.convolutional.layers import Front, Layer, Pair, Pool, Stage
 
 if TYPE_CHECKING:
     from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
@@ -44,6 +45,45 @@ def module_of(network: "ConvolutionalNetwork", *, probabilities: bool) -> nn.Mod
     return ClonedConvolutional(network, probabilities=probabilities).requires_grad_(False).eval()
 
 
+def trainable(network: "ConvolutionalNetwork", frozen: int) -> nn.Module:
+    """A float32 module that answers logits, to train; the first ``frozen`` convolutions stay as they are.
+
+    Their ReLUs are not smoothed either: where they switch is known.
+    """
+    module = ClonedConvolutional(network, probabilities=False).float().requires_grad_(True)
+    places = [i for i, part in enumerate(module.features) if isinstance(part, nn.Conv2d)]
+    for place in places[:frozen]:
+        module.features[place].requires_grad_(False)
+        module.features[place + 1] = _SharpReLU()
+    return module
+
+
+class _SharpReLU(nn.Module):
+    """A ReLU that matching does not smooth."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.clamp(min=0)
+
+
+def network_of(module: nn.Module, network: "ConvolutionalNetwork") -> "ConvolutionalNetwork":
+    """The network with the parameters of a module that ``trainable`` made of it."""
+    assert isinstance(module, ClonedConvolutional)
+    convolutions = [part for part in module.features if isinstance(part, nn.Conv2d)]
+    dense = [part for part in module.classifier if isinstance(part, nn.Linear)]
+    front = Front(network.front.inputs)
+    for part, layer in zip(convolutions, network.front.layers, strict=True):
+        weight, bias = _arrays(part)
+        front = front.and_(Layer(layer.geometry, weight.reshape(len(weight), -1), bias))
+    weights, biases = zip(*map(_arrays, dense), strict=True)
+    return replace(network, front=front, weights=weights, biases=biases)
+
+
+def _arrays(part: nn.Conv2d | nn.Linear) -> "tuple[np.ndarray, np.ndarray]":
+    assert part.bias is not None
+    weight, bias = part.weight.detach().double().numpy(), part.bias.detach().double().numpy()
+    return weight, bias
+
+
 def _linear(weight: "np.ndarray", bias: "np.ndarray | None") -> nn.Module:
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, dtype=torch.float64)
     layer.weight.data = torch.tensor(weight)
@@ -64,6 +104,11 @@ def _parts(layer: Layer) -> list[nn.Module]:
         kind = nn.MaxPool2d if stage.pool.kind == "max" else nn.AvgPool2d
         parts.append(kind(stage.pool.size, stage.pool.stride, ceil_mode=stage.pool.ceil_mode))
     return parts
+
+
+def hidden_of(module: nn.Module) -> tuple[int, ...]:
+    """Units of the hidden dense layers of a module."""
+    return tuple(part.out_features for part in module.modules() if isinstance(part, nn.Linear))[:-1]
 
 
 def stages_of(module: nn.Module, inputs: tuple[int, int, int]) -> tuple[Stage, ...]:

@@ -111,12 +111,21 @@ class GradientMatching:
         return self._fitted(offer, student, inputs, answer, generator, meter.spent.since(before))
 
     def fit(
-        self, offer: Offer, inputs: Array, answer: Answer, rng: int | np.random.Generator | None, spent: Spent
+        self,
+        offer: Offer,
+        inputs: Array,
+        answer: Answer,
+        rng: int | np.random.Generator | None,
+        spent: Spent,
+        held_out: "np.ndarray | None" = None,
     ) -> Reconstruction:
-        """The student of answers that were asked already: ``queries`` and ``source`` do not matter."""
+        """The student of answers that were asked already: ``queries`` and ``source`` do not matter.
+
+        held_out: which answers judge it; a random tenth if nothing is said
+        """
         _check_offer(self, offer)
         generator = np.random.default_rng(rng)
-        return self._fitted(offer, self._student(offer, generator), inputs, answer, generator, spent)
+        return self._fitted(offer, self._student(offer, generator), inputs, answer, generator, spent, held_out)
 
     def _student(self, offer: Offer, rng: np.random.Generator) -> "torch.nn.Module":
         from relumine.reconstruct.matching.student import checked_student
@@ -131,6 +140,7 @@ class GradientMatching:
         answer: Answer,
         rng: np.random.Generator,
         spent: Spent,
+        judges: "np.ndarray | None" = None,
     ) -> Reconstruction:
         import torch
 
@@ -142,7 +152,7 @@ class GradientMatching:
         like = next(student.to(device()).parameters()).detach()
         logits = in_logits_if_known(offer, inputs, answer) if self._plain else None
         task = Matching(self, logits or Queried(offer, inputs, answer), like)
-        held_out = torch.from_numpy(self._held_out(len(task), rng))
+        held_out = torch.from_numpy(self._held_out(len(task), rng) if judges is None else judges)
         gap = fit(self, student, task, held_out, rng)
         clone = StudentClone(student.to("cpu"), offer.inputs, "probabilities" if logits else task.answered)
         evidence = Evidence(
