@@ -15,6 +15,7 @@ from relumine.audit.result import AuditResult
 from relumine.audit.run import Watch, run_audit
 from relumine.audit.screen import AuditWatch, row_of
 from relumine.audit.settings import AuditSettings
+from relumine.audit.store import FILE
 from relumine.audit.texts import data_for
 from relumine.audit.trial import Subject, subject_from
 from relumine.errors import MisuseError
@@ -25,6 +26,9 @@ from relumine.targets import load_target, oracle_of, predicts
 
 # The endings of files that a result can be written to.
 ENDINGS = (".html", ".json", ".xml", ".sarif")
+
+# The answers to the preflight of a server that nobody described.
+_PREFLIGHT = "probe.sqlite"
 
 # What messages and reports call inputs that are no file.
 _DATA = "data"
@@ -171,13 +175,25 @@ def _described(settings: AuditSettings, folder: Path) -> AuditSettings:
     path = folder / "endpoint.toml"
     if not path.exists():
         oracle = found_at(settings.target, settings.endpoint, inputs=settings.input_shape, gradients=settings.gradients)
-        ledger = Ledger(folder / "probe.sqlite")
+        ledger = Ledger(folder / _PREFLIGHT)
         try:
             description(oracle, Probe()(Metered(oracle, ledger=ledger), rng=0)).write(path)
         finally:
             ledger.close()
             oracle.close()
     return replace(settings, endpoint=replace(settings.endpoint, endpoint_config=path))
+
+
+def paid(folder: Path) -> bool:
+    """Whether a run folder holds answers of a server."""
+    from relumine.oracle.metering.ledger import Ledger
+
+    ledgers = [Ledger(path) for path in folder.glob("*.sqlite") if path.name != FILE]
+    try:
+        return any(len(ledger) for ledger in ledgers)
+    finally:
+        for ledger in ledgers:
+            ledger.close()
 
 
 @contextmanager

@@ -147,6 +147,21 @@ def test_units_that_are_off_wherever_all_signals_below_are_large_are_found():
         assert result.hidden == (24, 12)
 
 
+def test_units_that_are_on_only_where_one_below_is_very_large_are_overlooked_by_no_recovered_clone():
+    found = []
+    for seed in range(4):
+        problem = network(16, 8, 6, 2, seed=seed)
+        biases = [b.copy() for b in problem.biases]
+        problem.weights[1][0] = -np.abs(problem.weights[1][0])
+        problem.weights[1][0, 3], biases[1][0] = 0.005, -1.0
+        rare = problem.changed(biases=tuple(biases))
+        result = run(rare.oracle, rng=seed)
+        if result.outcome is RECOVERED:
+            found.append(result.hidden)
+            assert error(result, rare) <= 1e-9
+    assert found == 3 * [(8, 6)] or found == 4 * [(8, 6)]
+
+
 def test_it_counts_every_row_and_repeats_none():
     counting = Counting(network(40, 20, 10, 2, seed=0).oracle)
     spent = rl.Deep()(counting, rng=0).spent

@@ -119,6 +119,27 @@ def test_any_json_service_is_found_out_and_audited(pages, shape):
         assert json.loads(Path(name).read_text())["about"]["target_accuracy"] > 0.9
 
 
+def test_an_audit_that_fails_after_its_preflight_keeps_the_answers_that_were_paid_for():
+    asked = []
+
+    def predict(rows: np.ndarray) -> object:
+        asked.append(len(rows))
+        return MODEL.predict_proba(rows).tolist()
+
+    np.savez("wide.npz", inputs=np.zeros((20, 7)))
+    with served(JsonServer(predict, "features", True)) as url:
+        audit = ("audit", f"{root(url)}/classify", "--input-shape", "4", "--run", "kept")
+        assert CliRunner().invoke(app, [*audit, "--data", "wide.npz"]).exit_code == 2
+        assert len(asked) > 0
+        assert Path("kept/endpoint.toml").exists()
+        before = len(asked)
+        again = CliRunner().invoke(app, [*audit, "--data", "missing.npz", "--resume"])
+        assert again.exit_code == 2, again.output
+        assert len(asked) == before
+    assert CliRunner().invoke(app, ["audit", audit[1], "--data", "iris.npz", "--run", "none"]).exit_code != 0
+    assert not Path("none").exists()  # nothing was answered
+
+
 def test_a_service_with_a_field_for_each_feature_is_found_out():
     names = ["sepal length", "sepal.width", "petal_length", "petal_width"]
 

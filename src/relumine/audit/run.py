@@ -177,9 +177,9 @@ class _AuditRun:
     def _give_up(self) -> None:
         """End the curves whose cases all ended with an error: asking more would not help."""
         for line in self._open():
-            records = self._of(line)
-            largest = max((record.case.budget for record in records), default=0)
-            last = [record for record in records if record.case.budget == largest]
+            own = [one.record for case, one in self.finished.items() if (case.level, case.defence) == line.key]
+            largest = max((record.case.budget for record in own), default=0)
+            last = [record for record in own if record.case.budget == largest]
             if last and all(record.failed for record in last):
                 self._stopped[line.key] = f"everything tried with {largest:,} queries ended with an error"
 

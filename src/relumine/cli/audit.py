@@ -184,14 +184,13 @@ def audited(
     from rich.console import Console
 
     from relumine import auditing
-    from relumine.audit.run import LEDGER
     from relumine.audit.screen import AuditWatch, show_result
 
     outputs = outputs or [folder / "report.html", folder / "result.json"]
     screen = Console(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
     command = shlex.join(["relumine", *sys.argv[1:]])
     try:
-        with no_folder_left(folder, *(path.parent for path in outputs), used=(folder / LEDGER).exists):
+        with no_folder_left(folder, *(path.parent for path in outputs), used=lambda: auditing.paid(folder)):
             for path in outputs:
                 _check_writable(path)
             screen.print(f"records are kept in {folder}", markup=False)

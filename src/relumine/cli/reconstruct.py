@@ -135,8 +135,6 @@ def reconstruct(
             else:
                 maps = map_kind("gradient" if remote is None else remote.endpoint.explanation)
                 result = reconstruct_behind(asker, meter, maps, rng=seed)
-            if method == "two-layer" and data is None:
-                result = _compared_everywhere(result, meter, seed)
         seconds = time.monotonic() - started
         print(_as_json(result, seconds)) if json_ else show(Console(), result, seconds, remote)
         _write_clones(result, output or [], screen if json_ else Console())
@@ -149,15 +147,6 @@ def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
         raise MisuseError("--defend: expected a model that is loaded here; a server defends itself")
     if defence.remembers and run is not None:
         raise MisuseError(f"--run: answers behind {defence} depend on earlier ones, so that no run can go on")
-
-
-def _compared_everywhere(result: "Reconstruction", meter: "Metered", seed: int) -> "Reconstruction":
-    """TwoLayer compares at N(0, I) alone."""
-    import numpy as np
-
-    from relumine.reconstruct.verification import verified
-
-    return verified(result, meter, np.random.default_rng(seed))
 
 
 @contextmanager

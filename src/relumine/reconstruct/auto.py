@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -50,9 +51,7 @@ class Auto:
         phases: dict[str, Tally] = {}
         for name, method in _steps(meter.offer, domain.inner).items():
             before = meter.spent
-            result = method(meter, generator)
-            if result.evidence.where != domain.where:
-                result = verified(result, meter, generator, domain)
+            result = verified(method(meter, generator), meter, generator, domain)
             phases |= {f"{name}: {phase}": tally for phase, tally in meter.spent.since(before).phases.items()}
             if result.outcome in _FINAL:
                 return domain.restored(replace(result, spent=Spent.of(phases)))
@@ -70,13 +69,14 @@ class Auto:
 
 def _steps(offer: Offer, domain: Domain) -> dict[str, Callable[[Recorder, np.random.Generator], Reconstruction]]:
     linear, values = Linear(inputs=domain), TwoLayerFromValues(inputs=domain)
+    one_hidden = partial(TwoLayer().search, domain=domain)
     if offer.gradient_rows == offer.outputs:
         deep = Deep(limit=_DEEP_LIMIT, inputs=domain)
         return {
             "linear": linear,
-            "two layers": TwoLayer(),
+            "two layers": one_hidden,
             "deep": lambda meter, rng: deep.after(meter.kept(), meter, rng),
         }
     if offer.gradients != "none":
-        return {"linear": linear, _ONE_EXPLAINED: TwoLayer(), "two layers from values": values}
+        return {"linear": linear, _ONE_EXPLAINED: one_hidden, "two layers from values": values}
     return {"linear": linear, "two layers from values": values}

@@ -77,7 +77,7 @@ class _LinearRun:
         with self._meter.phase("verify"):
             found = met(self.clone, self._meter, self._domain, self._rng, TOLERANCE[offer.dtype])
         self.evidence = found.evidence
-        if found.wrong:
+        if len(found.wrong):
             raise Stop(Outcome.NOT_THIS_CLASS if found.gap > BENT and not offer.random else Outcome.NOT_VERIFIED)
 
 

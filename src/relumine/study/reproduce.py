@@ -86,11 +86,22 @@ def reproduce(
     return Reproduced(*_present(scale, out, page_path), scale.faithful, failures)
 
 
-def differences(scale_name: str, out: Path, page_path: Path | None = None) -> list[str]:
-    """Draw figures and page again from the rows in ``out``; which of the files are not what comes out."""
+def redrawn(scale_name: str, out: Path, page_path: Path | None = None) -> Reproduced:
+    """Draw figures and page again from the rows in ``out``, and run nothing."""
+    scale = _scale_of_rows("draw", scale_name, out)
+    return Reproduced(*_present(scale, out, page_path), scale.faithful, [])
+
+
+def _scale_of_rows(asked: str, scale_name: str, out: Path) -> Scale:
     scale = scale_named(scale_name)
     if not _known(scale, out):
-        raise MisuseError(f"check: {out} has no rows of scale {scale_name}; name their folder with --out")
+        raise MisuseError(f"{asked}: {out} has no rows of scale {scale_name}; name their folder with --out")
+    return scale
+
+
+def differences(scale_name: str, out: Path, page_path: Path | None = None) -> list[str]:
+    """Draw figures and page again from the rows in ``out``; which of the files are not what comes out."""
+    scale = _scale_of_rows("check", scale_name, out)
     path = page_path or out / "results.md"
     with TemporaryDirectory() as folder:
         drawn = _draw(scale, out, Path(folder))

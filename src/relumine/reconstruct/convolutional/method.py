@@ -245,7 +245,7 @@ class _Run:
             with self.meter.phase("verify"):
                 tolerance = max(TOLERANCE[self.meter.offer.dtype], _GAP)
                 self.met = met(self.clone, self.meter, self.domain, self.rng, tolerance)
-            if not self.met.wrong:
+            if not len(self.met.wrong):
                 return
             misses = np.abs(self.clone.predict(self.met.points) - self.met.values).max(axis=1)
             with self.meter.phase("mend"):

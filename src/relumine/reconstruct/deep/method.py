@@ -26,8 +26,9 @@ _TRACES = 3
 _CLOSE = 0.05
 # First-layer signals of the points that are to show rare units are spread by so many powers of e.
 _SPREAD = 1.5
-# Where one is on alone its signal is larger by so many powers of e, so that biases of the next layer matter less.
-_ALONE = 3.0
+# Where one is on alone its signal is larger by so many powers of e, a thousandfold, so that biases of the next layer
+# matter less: a unit may have no positive weight but one of a thousandth of its bias.
+_ALONE = 7.0
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ class _DeepRun:
         with self.meter.phase("verify"):
             where = domain if self.met is None else domain.without_samples
             found = self.met = met(network, self.meter, where, self.rng, tolerance, self.search.noise.floor)
-        if not found.wrong:
+        if not len(found.wrong):
             return np.empty(0, dtype=np.intp)
         self.comparison.add(found.points, self.search.as_logits(Answer(found.values)).values)
         wrong = np.flatnonzero(self._misses(network) > self._tolerance)

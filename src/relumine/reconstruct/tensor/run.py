@@ -14,13 +14,6 @@ from relumine.reconstruct.two_layer.agreement import EXACT, TwoLayerRun
 # Inputs are asked at this multiple of the scale of the data: a unit that none of them switches costs a query later.
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.
 _LARGER = 4.0
-# Beyond the scale of the data units show whose boundaries lie far from it.
-_SCALES = (8.0, 32.0, 128.0, 512.0)
-# In this many directions each, and the opposite ones: of a ReLU6 or hard tanh each side shows far out in one of them.
-# Nine points without opposites called a 20-6-3 with ReLU6 recovered of which they had not seen one unit's upper end.
-_FAR_DIRECTIONS = 1
-# Where they contradict, others are asked after mending, so often at most.
-_FAR_ROUNDS = 4
 # After this many compared points in a row whose Jacobian shows no new unit, something else is wrong.
 _IN_VAIN = 3
 # Rounded answers are averaged until the clone is this exact, relative to the largest answer, or four times as many were
@@ -92,30 +85,6 @@ class TensorRun(TwoLayerRun):
         linear = search.linear()
         outputs = search.units.outputs * lengths[:, None]
         return Shallow(linear[:, :-1], linear[:, -1], outputs, rows[:, :-1] / lengths[:, None], rows[:, -1] / lengths)
-
-    def _compare(self) -> None:
-        super()._compare()
-        for _ in range(_FAR_ROUNDS if self.offer.box is None and not self.asker.blurred else 0):
-            if not self._look_far():
-                return
-
-    def _look_far(self) -> bool:
-        """Far from the data, too, values must be as predicted; where they are not, Jacobians tell why.
-
-        Whether that showed a unit.
-        """
-        before = self._units
-        for scale in _SCALES:
-            points = scale * self.comparison.fresh(_FAR_DIRECTIONS)
-            points = self.comparison.representable(np.concatenate([points, -points]))
-            with self.meter.phase("verify"):
-                values = self.asker.oracle(points, gradients=False).values
-            known = np.isfinite(values).all(axis=1)
-            size = float(np.abs(values[known]).max(initial=0)) or 1.0
-            misses = np.abs(self._model().values(points) - values).max(axis=1) / size
-            for point in points[known & (misses > self._noise_explains)]:
-                self._explain(point)
-        return self._units > before
 
     def _explain(self, point: Array) -> bool:
         """Ask the Jacobian at a point that contradicts the model; whether that shows new units."""

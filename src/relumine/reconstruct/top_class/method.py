@@ -6,6 +6,7 @@ What no line has shown yet is looked for on further lines, through regions where
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ _MOST = 3
 _RESOLUTION = {"float64": 1e-5, "float32": 1e-3}
 _ABSENT = 3
 _REFINEMENTS = 3
+# Slopes smaller than this part of the offset are rounding: some hundred units of it, summed over as many values.
+_DUST = 1e-13
 
 
 class TopRun:
@@ -224,7 +227,11 @@ class TopRun:
 
     def clone(self) -> Network | None:
         """What was found, if anything."""
-        return None if self.model is None else self.model.network(self.offer, 100 * self._tolerance)
+        model = self.model
+        if model is not None and not model.units:  # slopes fitted to the rounding of a constant are none
+            least = _DUST * float(np.abs(model.offset).max(initial=0))
+            model = replace(model, jacobian=np.where(np.abs(model.jacobian) > least, model.jacobian, 0.0))
+        return None if model is None else model.network(self.offer, 100 * self._tolerance)
 
     def evidence(self, remark: str) -> Evidence:
         """What the outcome rests on."""

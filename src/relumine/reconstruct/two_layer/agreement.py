@@ -1,13 +1,14 @@
 """Agreement: a reconstruction held against fresh values, mended, and polished, until nothing contradicts it."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.oracle.base import Offer
+from relumine.oracle.base import Answer, Offer
+from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.shallow import Shallow, shallow_from_network
 from relumine.reconstruct.network import Network
@@ -16,7 +17,7 @@ from relumine.reconstruct.polish.answers import Answers
 from relumine.reconstruct.polish.method import Polished, polished
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.two_layer.asker import Asker
-from relumine.reconstruct.verification import TOLERANCE, fresh_points
+from relumine.reconstruct.verification import TOLERANCE, Met, fresh_points, met, tolerated
 
 # Below this noise floor biases are exact as they are found; above it they are fitted to all values.
 EXACT = 1e-12
@@ -35,6 +36,9 @@ _FITS = 1.2
 # At so many points it is simulated what noise does; nothing is asked there.
 _SIMULATED = 500
 _ROUNDS = 3
+# Values up to so many times the usual size tell biases. More numbers than this (compared values of all units and
+# outputs) are not fitted: least squares would take longer than the search.
+_REACH, _LARGE = 1e8, 2e6
 
 
 class Settings(Protocol):
@@ -69,7 +73,9 @@ class TwoLayerRun(ABC):
         self.rng = rng
         self.asker = asker or Asker(meter, rng, settings.most)
         self.comparison = self.asker.comparison
+        self.domain = self.comparison.domain  # where a clone must be right
         self.polish: _Polish | None = None
+        self.met: Met | None = None
 
     @abstractmethod
     def _find(self) -> None:
@@ -133,6 +139,24 @@ class TwoLayerRun(ABC):
         self._compare()
         self._agree()
         self._compare_saturated()
+        self._meet()
+
+    def _meet(self) -> None:
+        """Compare at all places of the domain, such as far out, where every unit shows; mend what contradicts there."""
+        self.met = None
+        allowed = tolerated(self.offer, self.evidence(""))
+        for _ in range(1 if self.asker.blurred else _ROUNDS):
+            clone = self.clone()
+            assert clone is not None
+            with self.meter.phase("verify"):
+                self.met = met(clone, self.meter, self.domain, self.rng, allowed, self.noise.floor)
+            if not len(wrong := self.met.wrong):
+                return
+            answer = Answer(self.met.values[wrong])
+            answer = answer if self.asker.link is None else in_logits(self.offer, answer)
+            self.comparison.add(self.met.points[wrong], answer.values, elsewhere=True)
+            self._agree()
+        raise Stop(Outcome.NOT_VERIFIED, "the clone differs elsewhere than at N(0, I)")
 
     def _compare_saturated(self) -> None:
         """Where logits cannot be known, probabilities can be compared all the same."""
@@ -177,8 +201,8 @@ class TwoLayerRun(ABC):
 
     @property
     def _fresh_points(self) -> int:
-        """How many fresh points are compared."""
-        return self.settings.points
+        """How many fresh points are compared; half of them where other scales show what these do not."""
+        return self.settings.points if self.noise.floor > EXACT else -(-self.settings.points // 2)
 
     def _challenge(self) -> None:
         """Ask values close to the recovered boundaries."""
@@ -261,13 +285,25 @@ class TwoLayerRun(ABC):
             return None
         if self.polish is not None and self._is_current:
             return self.polish.fit.network
-        return self._model().network(self.offer, self._noise_explains)
+        return self._sharpened().network(self.offer, self._noise_explains)
+
+    def _sharpened(self) -> Shallow:
+        """The model with biases that meet the compared values best: where kinks lie far out they have fewer digits."""
+        model, compared = self._model(), self.comparison
+        sizes = np.abs(compared.answers).max(axis=1, initial=0)
+        usual = float(np.median(sizes)) if len(sizes) else 0.0
+        near = sizes <= _REACH * usual
+        if self.noise.floor > EXACT or not near.any() or near.sum() * model.outputs.size > _LARGE:
+            return model
+        points, values = compared.points[near], compared.answers[near]
+        errors = np.maximum(sizes[near], usual)
+        sharper = model.fitted(points, values, errors)
+        return min(model, sharper, key=lambda one: float((np.abs(one.values(points) - values).max(axis=1) / errors).max()))
 
     def evidence(self, remark: str) -> Evidence:
         if self._state is None:
             return Evidence(self.noise.floor, remark=remark)
         gap = self.comparison.gap(self._model())
         accuracy = None if self._uncertainty is None else self._uncertainty / self.comparison.size
-        around = "at N(0, I)" if self.offer.box is None else f"in the box {self.offer.box}"
-        where = f"{around} and close to the boundaries found"
-        return Evidence(self.noise.floor, None, gap, len(self.comparison.points), remark, accuracy, where)
+        evidence = Evidence(self.noise.floor, None, gap, len(self.comparison.points), remark, accuracy)
+        return evidence if self.met is None else evidence.and_met(self.met.gap, len(self.met.points), self.met.where)

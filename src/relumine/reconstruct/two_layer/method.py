@@ -17,8 +17,8 @@ from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.agreement import TwoLayerRun
 from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.two_layer.one_output import OneOutputRun
-from relumine.reconstruct.verification import FRESH_POINTS
-from relumine.reconstruct.verification.domain import rows_of
+from relumine.reconstruct.verification import FRESH_POINTS, verified
+from relumine.reconstruct.verification.domain import Domain, rows_of
 
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
 _DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
@@ -34,14 +34,16 @@ class TwoLayer:
 
     The Jacobians at about 1.5·h/K inputs are decomposed into units (the tensor package), with one output those
     on twelve lines through one point (one_output.py); what that leaves open is searched on a line (line.py). Signs and
-    orientations need no queries (shallow.py). The result is compared with the target at fresh points, at several
-    scales, and at points close to the recovered boundaries, where a wrong one would show. Other activations than ReLU:
+    orientations need no queries (shallow.py). The result is compared with the target at fresh points, at points close
+    to the recovered boundaries, where a wrong one would show, and from 1e-3 to 1e12 times N(0, I): units that switch
+    far out are mended there. Other activations than ReLU:
     see tensor/smooth.py.
 
     Where one output is explained at a time (the largest, or one of your choice) rather than all, see top_class.py.
 
     limit: give up after this many gradient queries; None means 20,000
-    points: how many fresh points to compare, by value queries; with one output the answers with gradients count, too
+    points: how many fresh points to compare, by value queries, half of them at N(0, I) where answers are exact; with
+        one output the answers with gradients count, too
     inputs: ask these only, n×d or n×shape, in their order and as few as needed: what the explanations of ordinary
         requests tell (tensor/ordinary.py). Units that never switch among them stay part of an affine function; the
         outcome is then INCOMPLETE, and its remark says how many were found and how the clone agrees at unused inputs
@@ -73,15 +75,27 @@ class TwoLayer:
                 "TwoLayer(inputs=…) needs the gradients of two outputs or more at every input; the oracle offers "
                 f"{offer.gradient_rows} of {offer.outputs} {offer.values}. Leave inputs out to let it choose its own"
             )
-        meter = metered(oracle)
+        meter, generator = metered(oracle), np.random.default_rng(rng)
+        result = self.search(meter, generator)
+        # What is said of given inputs is said of these; they may lie anywhere.
+        return result if self.inputs is not None else verified(result, meter, generator)
+
+    def search(self, meter: Metered, rng: np.random.Generator, domain: Domain | None = None) -> Reconstruction:
+        """The same, but what is not searched by ``TwoLayerRun`` is compared at N(0, I) alone.
+
+        domain: where a clone must be right, in the coordinates of ``meter``
+        """
         before = meter.spent
-        rng = np.random.default_rng(rng)
         run = self._run(meter, rng)
+        if isinstance(run, TwoLayerRun):
+            run.domain = domain or run.domain
         outcome, remark = attempt(run.reconstruct)
         left = self.most - meter.spent.since(before).gradient_queries
         searched = isinstance(run, TensorRun) and not isinstance(run, OrdinaryRun) and not run.asker.blurred
         if outcome in _DOUBTED and searched and left >= _LEAST:
-            run = LineRun(replace(self, limit=left), meter, rng, run.seen if isinstance(run, OneOutputRun) else None)
+            seen = run.seen if isinstance(run, OneOutputRun) else None
+            run = LineRun(replace(self, limit=left), meter, rng, seen)
+            run.domain = domain or run.domain
             outcome, remark = attempt(run.reconstruct)
         if self.inputs is None and isinstance(run, TwoLayerRun) and run.smooth(outcome):
             run = SmoothRun(meter, rng, run.asker.seen(), limit=self.most, points=self.points)

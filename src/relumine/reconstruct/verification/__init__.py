@@ -33,8 +33,9 @@ BENT = 1e-3
 _ROUNDING, _DIGITS = 64, 8
 # Places at which a clone is wrong after which those further away tell no more.
 _CONTRADICTIONS = 3
-# A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, as
-# many are asked for at boundaries of the clone's classes, between some of these points, halved to rounding.
+# A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, or
+# none at some scale, as many are asked for at boundaries of the clone's classes, between some of these points, halved to
+# rounding.
 _SATURATED, _TOLD, _TRIED, _HALVINGS = 1e-3, 8, 200, 50
 # Fewer answers than this do not tell by themselves how much answers vary; predictions at _DRAWS points do.
 _FEW, _DRAWS = 10, 50
@@ -47,12 +48,12 @@ _ACCEPTED = 10
 
 @dataclass(frozen=True, eq=False)
 class Met:
-    """A comparison: its largest ``gap``, ``points`` asked and their ``values``, how many are ``wrong``, and where."""
+    """A comparison: its largest ``gap``, ``points`` asked and their ``values``, which are ``wrong``, and where."""
 
     gap: float
     points: Array
     values: Array
-    wrong: int
+    wrong: NDArray[np.intp]
     where: str
 
     @property
@@ -97,14 +98,16 @@ def met(
         if sum(part.max() > tolerance for part in found) == _CONTRADICTIONS:
             break
         found.append(gaps(clone, oracle.offer, points, values, size(points), noise, hidden))
-    told = sum(int(_telling(oracle.offer, values).sum()) for values in answers)
-    if isinstance(clone, Network) and told < _TOLD and len(found) == len(places) > 1:
-        places.append(domain.representable(_between_classes(clone, domain.fresh(_TRIED, rng), rng)))
+    told = [int(_telling(oracle.offer, values).sum()) for values in answers]
+    if isinstance(clone, Network) and (sum(told) < _TOLD or not all(told)) and len(found) == len(places) > 1:
+        places.append(domain.representable(_between_classes(clone, domain.near_and_far(_TRIED, rng), rng)))
         answers.append(oracle(places[-1], gradients=False).values)
+        # Where classes are equally likely logits are sums of large numbers, and rounded as these are.
+        further = np.maximum(1.0, np.abs(places[-1]).max(axis=1) / np.abs(places[0]).max())
         largest = max(1.0, float(np.abs(clone.logits(places[0])).max()))
-        found.append(np.abs(clone.predict(places[-1]) - answers[-1]).max(axis=1) / largest)
+        found.append(np.abs(clone.predict(places[-1]) - answers[-1]).max(axis=1) / (largest * further))
     points, values, missed = (np.concatenate(parts[: len(found)]) for parts in (places, answers, found))
-    return Met(float(missed.max()), points, values, int((missed > tolerance).sum()), where)
+    return Met(float(missed.max()), points, values, np.flatnonzero(missed > tolerance), where)
 
 
 def _where_columns_count(clone: Clone, domain: Domain, rng: np.random.Generator) -> Array:
@@ -118,7 +121,7 @@ def _where_columns_count(clone: Clone, domain: Domain, rng: np.random.Generator)
         return np.empty((0, offer.dimension))
     rows = clone.weights[0] if clone.skip is None else np.concatenate([clone.weights[0], clone.skip])
     sizes = np.linalg.norm(rows, axis=0)
-    counting = sizes > 0
+    counting = sizes > _ROUNDING * np.finfo(np.float64).eps * sizes.max()  # of a smaller one rounding is all there is
     if not counting.any() or sizes.max() <= _UNEVEN * sizes[counting].min():
         return np.empty((0, offer.dimension))
     usual = np.linalg.norm(sizes) / np.sqrt(len(sizes))
@@ -176,6 +179,12 @@ def gaps(
     return np.asarray(np.maximum(missed, 0) / max(1.0, float(np.abs(said).max())))
 
 
+def tolerated(offer: Offer, evidence: Evidence) -> float:
+    """The largest gap elsewhere of a clone that equals the target as this evidence says."""
+    accepted = _ACCEPTED * max(evidence.verification_gap or 0.0, evidence.accuracy or 0.0)
+    return max(TOLERANCE[offer.dtype], min(accepted, BENT))
+
+
 def verified(
     result: Reconstruction,
     meter: Metered,
@@ -187,16 +196,14 @@ def verified(
 
     domain: in the coordinates of ``meter``; without it N(0, I) at several scales, or the box
     """
-    if result.outcome is not Outcome.RECOVERED or result.clone is None:
+    domain, evidence, before = domain or Domain.of(meter.offer, None), result.evidence, meter.spent
+    if result.outcome is not Outcome.RECOVERED or result.clone is None or evidence.where == domain.where:
         return result
-    evidence, before = result.evidence, meter.spent
-    domain = domain or Domain.of(meter.offer, None)
-    accepted = _ACCEPTED * max(evidence.verification_gap or 0.0, evidence.accuracy or 0.0)
     try:
         with meter.phase("verify"):
-            allowed = max(tolerance or TOLERANCE[meter.offer.dtype], min(accepted, BENT))
+            allowed = max(tolerance or 0.0, tolerated(meter.offer, evidence))
             found = met(result.clone, meter, domain, rng, allowed, evidence.noise_floor or 0.0)
-        outcome = Outcome.NOT_VERIFIED if found.wrong else Outcome.RECOVERED
+        outcome = Outcome.NOT_VERIFIED if len(found.wrong) else Outcome.RECOVERED
         evidence = evidence.and_met(found.gap, len(found.points), found.where)
     except BudgetError as error:
         outcome, evidence = Outcome.BUDGET_EXHAUSTED, replace(evidence, remark=str(error))

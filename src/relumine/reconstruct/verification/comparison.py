@@ -32,11 +32,12 @@ class Comparison:
         """Forget all points, because something was fitted to them."""
         self.points = np.empty((0, self._oracle.offer.dimension))
         self.answers = np.empty((0, self._oracle.offer.outputs))
+        self._elsewhere = np.empty(0, dtype=np.bool_)
 
     @property
     def size(self) -> float:
-        """The largest answer, to which gaps are relative."""
-        return float(np.abs(self.answers).max(initial=0)) or 1.0
+        """The largest answer where points are fresh, to which gaps are relative."""
+        return float(np.abs(self.answers[~self._elsewhere]).max(initial=0)) or 1.0
 
     def representable(self, points: Array) -> Array:
         """Rounded to the target's precision, so that it computes at these very points and not beside them."""
@@ -64,16 +65,21 @@ class Comparison:
             return
         self.add(points, self._oracle(points, gradients=False).values)
 
-    def add(self, points: Array, values: Array) -> None:
-        """Take note of the values at these points; saturated ones tell nothing."""
+    def add(self, points: Array, values: Array, *, elsewhere: bool = False) -> None:
+        """Take note of the values at these points, ``elsewhere`` if far larger; saturated ones tell nothing."""
         known = np.isfinite(values).all(axis=1)
         self.lost += int((~known).sum())
         self.points = np.concatenate([self.points, points[known]])
         self.answers = np.concatenate([self.answers, values[known]])
+        self._elsewhere = np.append(self._elsewhere, np.full(known.sum(), elsewhere))
 
     def misses(self, model: Shallow) -> Array:
-        """n: the largest difference between model and answer at each point, relative to the largest answer."""
-        return np.asarray(np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / self.size)
+        """n: the largest difference between model and answer at each point, relative to the largest fresh answer.
+
+        Elsewhere, to the answer itself if it is larger.
+        """
+        sizes = np.maximum(self.size, np.where(self._elsewhere, np.abs(self.answers).max(axis=1, initial=0), 0.0))
+        return np.asarray(np.abs(model.values(self.points) - self.answers).max(axis=1, initial=0) / sizes)
 
     def gap(self, model: Shallow) -> float | None:
         """The largest of these, if anything was compared."""

@@ -30,6 +30,8 @@ _AROUND = 0.1
 # scale of its own, as tables have them.
 _POWERS = (0, *range(1, 13), -1, -2, -3)
 _AT_FIRST, _PER_POWER, _MIXED = 4, 2, 6
+# Up to this power classes are told apart: a probability off by 1/2 is 1e-9 of the logits' sums.
+_TOLD_APART = 8
 # Corners of a box are told apart up to this many inputs: a unit that is on in one of them shows there alone.
 _BITS = 12
 # In a box every fourth point lies in its middle, this part of its width, where biases show.
@@ -122,6 +124,13 @@ class Domain:
         points = fresh_points(self.offer, count, rng)
         if len(self.samples):
             points[1::2] = self._between(len(points[1::2]), rng)
+        return points
+
+    def near_and_far(self, count: int, rng: np.random.Generator) -> Array:
+        """Fresh points, of two one further out."""
+        points = self.fresh(count, rng)
+        if self.offer.box is None:
+            points[::2] *= 10.0 ** rng.uniform(0, _TOLD_APART, size=(len(points[::2]), 1))
         return points
 
     def _between(self, count: int, rng: np.random.Generator) -> Array:
