@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
-from relumine.errors import RelumineError, TargetError
+from relumine.errors import RelumineError, TargetError, translated
 from relumine.formats.loaded import width_of_first_layer
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
 from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
@@ -142,7 +142,7 @@ def _digest(path: Path) -> str:
 
 
 def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -> Oracle:
-    try:
+    with translated(TargetError, f"{path}: cannot be loaded: "):
         if suffix == ".safetensors":
             return _from_safetensors(path, options, factory)
         if suffix == ".onnx" and (trees := _onnx_trees(path, options)) is not None:
@@ -151,10 +151,6 @@ def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -
         with _quiet():
             loaded = getattr(importlib.import_module(f"relumine.formats.{module}"), reader)(path, options.input_shape)
             return _oracle(loaded.model, options.within(loaded.input_shape), path)
-    except RelumineError:
-        raise
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be loaded: {one_line(error)}") from error
 
 
 def _from_mlflow(text: str, options: Options) -> Oracle:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from relumine.errors import TargetError
+from relumine.errors import TargetError, translated
 from relumine.formats.loaded import Loaded
 from relumine.text import one_line
 
@@ -89,7 +89,7 @@ def load_pretrained(folder: Path) -> Loaded | TextModel:
     said = _config(folder / CONFIG)
     kind = _kind(folder, said)
     sizes = _sizes(folder)
-    with _named(folder), _quiet():
+    with translated(TargetError, f"{folder}: cannot be loaded: "), _quiet():
         module = _module(folder, said, kind, sizes)
         if kind == "image":
             shape = _image_shape(folder, said)
@@ -147,7 +147,7 @@ def _sizes(folder: Path) -> dict[str, int]:
         _check_index(index, {file.name for file in files})
     sizes: dict[str, int] = {}
     for file in files:
-        with _named(file), safe_open(file, "pt") as opened:
+        with translated(TargetError, f"{file}: cannot be loaded: "), safe_open(file, "pt") as opened:
             sizes |= {name: math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     return sizes
 
@@ -301,17 +301,6 @@ def _logits(model: "torch.nn.Module") -> "tuple[torch.nn.Module, torch.nn.Module
             return logits
 
     return Texts().eval(), Embedded().eval()
-
-
-@contextmanager
-def _named(path: Path) -> "Iterator[None]":
-    """Errors of other libraries as ours."""
-    try:
-        yield
-    except TargetError:
-        raise
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be loaded: {one_line(error)[:400]}") from error
 
 
 @contextmanager

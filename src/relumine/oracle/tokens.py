@@ -6,18 +6,16 @@ coordinates of a token's embedding, as Captum's LayerIntegratedGradients and mos
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
-from relumine.errors import MisuseError, OracleFailedError, RelumineError
+from relumine.errors import MisuseError, OracleFailedError, translated
 from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
 from relumine.oracle.logits import tensor_probabilities
 from relumine.oracle.torch import TorchOracle
-from relumine.text import one_line
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Attribution = Literal["input-times-gradient", "integrated-gradients"]
@@ -55,7 +53,7 @@ class TokenOracle:
         self.padding, self.class_names = padding, class_names
         self._module, self._embedding, self._encode = module, embedding, encode
         self._squash = values == "probabilities"
-        with self._asked():
+        with translated(OracleFailedError, "the model raised "):
             outputs = self._outputs(torch.full((1, longest), padding)).shape[1]
         self.offer = Offer((longest,), outputs, values, "none", "float32", tokens=embedding.num_embeddings)
 
@@ -77,7 +75,7 @@ class TokenOracle:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         values = np.empty((len(rows), self.offer.outputs))
-        with self._asked(), torch.no_grad():
+        with translated(OracleFailedError, "the model raised "), torch.no_grad():
             for chunk in _chunks(len(rows)):
                 logits = self._outputs(_ids(rows[chunk]))
                 values[chunk] = (tensor_probabilities(logits) if self._squash else logits).numpy()
@@ -88,7 +86,7 @@ class TokenOracle:
         rows = checked_inputs(self.offer, inputs)
         found = np.empty((len(rows), self.offer.outputs, self.offer.dimension))
         explain = self._input_times_gradient if how == "input-times-gradient" else self._integrated
-        with self._asked():
+        with translated(OracleFailedError, "the model raised "):
             for chunk in _chunks(len(rows)):
                 found[chunk] = explain(_ids(rows[chunk])).numpy()
         return found
@@ -137,15 +135,6 @@ class TokenOracle:
 
     def _outputs(self, ids: torch.Tensor) -> torch.Tensor:
         return cast(torch.Tensor, self._module(ids, self._mask(ids)))
-
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        try:
-            yield
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise OracleFailedError(f"the model raised {one_line(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
