@@ -28,11 +28,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError, translated
-from relumine.formats.loaded import width_of_first_layer
+from relumine.formats.loaded import Loaded, width_of_first_layer
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
 from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
 from relumine.oracle.base import GradientKind, Offer, Oracle, ValueKind
@@ -41,8 +39,6 @@ from relumine.text import one_line
 
 if TYPE_CHECKING:
     import torch
-
-    from relumine.formats.pretrained import TextModel
 
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
@@ -160,12 +156,10 @@ def _from_mlflow(text: str, options: Options) -> Oracle:
 
 
 def _from_pretrained(folder: Path, options: Options) -> Oracle:
-    from relumine.formats.pretrained import TextModel, load_pretrained
+    from relumine.formats.pretrained import load_pretrained
 
-    loaded = load_pretrained(folder)
-    if isinstance(loaded, TextModel):
-        return _token_oracle(loaded, options, folder)
-    return _oracle(loaded.model, options.within(loaded.input_shape), folder)
+    loaded = load_pretrained(folder, **options.given())
+    return _oracle(loaded.model, options.within(loaded.input_shape), folder) if isinstance(loaded, Loaded) else loaded
 
 
 def _existing(text: str) -> Path:
@@ -320,45 +314,6 @@ def _onnx_trees(path: Path, options: Options) -> Oracle | None:
     if options.gradients not in (None, "none"):
         raise TargetError(f"{path}: operators of scikit-learn's kind have no gradients; leave --gradients out")
     return load_onnx_trees(path, options.values)
-
-
-def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
-    from relumine.oracle.tokens import EmbeddingOracle, TokenOracle
-
-    shape = options.input_shape or (model.longest,)
-    if len(shape) != 1 or shape[0] > model.longest:
-        raise TargetError(
-            f"{folder}: expected --input-shape with the most tokens of a text, up to {model.longest}, got {shape}"
-        )
-    if model.tokenizer is not None:
-        model.tokenizer.enable_truncation(shape[0])
-    encode = None if model.tokenizer is None else model.encode
-    said = {} if options.values is None else {"values": options.values}
-    try:
-        oracle = TokenOracle(
-            model.module,
-            model.embedding,
-            padding=model.padding,
-            longest=shape[0],
-            encode=encode,
-            class_names=model.class_names,
-            **said,
-        )
-        if options.gradients in (None, "none"):
-            return oracle
-        return EmbeddingOracle(
-            model.embedded,
-            ids=oracle.encode,
-            filled=oracle.filled,
-            table=model.embedding.weight.detach().numpy().astype(np.float64),
-            padding=model.padding,
-            longest=shape[0],
-            class_names=model.class_names,
-            gradients=options.gradients,
-            **said,
-        )
-    except RelumineError as error:
-        raise TargetError(f"{folder}: {error}") from error
 
 
 def _no_pickle(what: str) -> str:
