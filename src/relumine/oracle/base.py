@@ -173,10 +173,10 @@ def joined(offer: Offer, answers: list[Answer], *, gradients: bool) -> Answer:
 _NUMBERS_AT_ONCE = 2**22
 
 
-def in_parts(offer: Offer, rows: Array, each: int, ask: Callable[[Array], Answer], *, gradients: bool = True) -> Answer:
-    """What is answered to rows that are asked as many at a time as fit into memory where one takes ``each`` numbers."""
+def in_parts(offer: Offer, rows: Array, each: int, ask: Callable[[Array], Answer]) -> Answer:
+    """Answers with gradients to rows that are asked as many at a time as fit where one takes ``each`` numbers."""
     at_once = max(1, _NUMBERS_AT_ONCE // each)
-    return joined(offer, [ask(rows[i : i + at_once]) for i in range(0, len(rows), at_once)], gradients=gradients)
+    return joined(offer, [ask(rows[i : i + at_once]) for i in range(0, len(rows), at_once)], gradients=True)
 
 
 def checked_inputs(offer: Offer, inputs: Array, *, gradients: bool = False) -> Array:
