@@ -4,7 +4,8 @@ Names are loaded when first used, so that importing relumine (and ``relumine --h
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from relumine.adapt.asking import Averaged as Averaged
@@ -103,9 +104,18 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split
 __all__ = [*_HOME_OF, "audit"]  # noqa: PLE0604
 
 
+class _Audit(ModuleType):
+    """The package ``relumine.audit``, which is the function ``relumine.audit(model, data)`` as well."""
+
+    def __call__(self, *model_and_data: Any, **options: Any) -> Any:
+        return import_module("relumine.auditing").audit(*model_and_data, **options)
+
+
+if not TYPE_CHECKING:
+    import_module("relumine.audit").__class__ = _Audit
+
+
 def __getattr__(name: str) -> object:
-    if name == "audit":  # a package that can be called
-        return import_module("relumine.audit")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'relumine' has no attribute {name!r}")
     return getattr(import_module(f"relumine.{_HOME_OF[name]}"), name)

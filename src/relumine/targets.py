@@ -1,20 +1,7 @@
 """Loading a TARGET: from the words on a command line to an oracle.
 
-    package.module:factory          a function that returns an nn.Module, an Oracle, or any model that predicts
-    model.pt2                       torch.export.save
-    model.pt, model.ts              TorchScript
-    weights.safetensors + factory   a state dict, and the function that makes its module
-    clone.safetensors               a clone that relumine saved
-    model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
-    model.skops                     a scikit-learn model saved by skops
-    model.json, model.ubj           XGBoost's own formats
-    model.txt                       LightGBM's own format
-    models:/NAME/VERSION, runs:/…   a model in an MLflow registry or run; also its folder, or mlruns with one model
-    folder, hf://org/model          a transformers image or text classifier saved by save_pretrained, with safetensors
-    http://host/v1/models/NAME      a model server that you own or are allowed to test
-
-No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
-trust.
+``_FORMS`` lists what there is, docs/formats.md how each is read. No file is allowed to run code (``formats/`` says how
+that is seen to). A factory is a program: name only those that you trust.
 """
 
 import hashlib
