@@ -16,8 +16,13 @@ RelumineError
 ├── StoreError             a run store is in use, or cannot be read or written
 └── BudgetError            the next question would exceed the budget (it was not asked)
 
-Messages say what was expected, what was got, and what to do.
+Messages say what was expected, what was got, and what to do. ``translated`` makes errors of other libraries ours.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from relumine.text import one_line
 
 
 class RelumineError(Exception):
@@ -82,3 +87,17 @@ class StoreError(RelumineError):
 
 class BudgetError(RelumineError):
     """The next question would exceed the budget; it was not asked."""
+
+
+@contextmanager
+def translated(kind: type[RelumineError], words: str, end: str = "", *, file: object = None) -> Iterator[None]:
+    """Errors of other libraries as one of ours, in a line behind these words; ours pass, behind a ``file``'s name."""
+    name = "" if file is None else f"{file}: "
+    try:
+        yield
+    except RelumineError as error:
+        if file is None:
+            raise
+        raise kind(f"{name}{error}") from error
+    except Exception as error:
+        raise kind(f"{name}{words}{one_line(error)[:400]}{end}") from error

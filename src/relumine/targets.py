@@ -1,20 +1,7 @@
 """Loading a TARGET: from the words on a command line to an oracle.
 
-    package.module:factory          a function that returns an nn.Module, an Oracle, or any model that predicts
-    model.pt2                       torch.export.save
-    model.pt, model.ts              TorchScript
-    weights.safetensors + factory   a state dict, and the function that makes its module
-    clone.safetensors               a clone that relumine saved
-    model.onnx                      ONNX, computed and differentiated by torch (see docs/formats.md)
-    model.skops                     a scikit-learn model saved by skops
-    model.json, model.ubj           XGBoost's own formats
-    model.txt                       LightGBM's own format
-    models:/NAME/VERSION, runs:/…   a model in an MLflow registry or run; also its folder, or mlruns with one model
-    folder, hf://org/model          a transformers image or text classifier saved by save_pretrained, with safetensors
-    http://host/v1/models/NAME      a model server that you own or are allowed to test
-
-No file is allowed to run code (``formats/`` says how that is seen to). A factory is a program: name only those that you
-trust.
+``_FORMS`` lists what there is, docs/formats.md how each is read. No file is allowed to run code (``formats/`` says how
+that is seen to). A factory is a program: name only those that you trust.
 """
 
 import hashlib
@@ -28,11 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from relumine.endpoints import EndpointOptions, is_url, oracle_at
-from relumine.errors import RelumineError, TargetError
-from relumine.formats.loaded import width_of_first_layer
+from relumine.errors import RelumineError, TargetError, translated
+from relumine.formats.loaded import Loaded, width_of_first_layer
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
 from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
 from relumine.oracle.base import GradientKind, Offer, Oracle, ValueKind
@@ -41,8 +26,6 @@ from relumine.text import one_line
 
 if TYPE_CHECKING:
     import torch
-
-    from relumine.formats.pretrained import TextModel
 
 _FORMS = (
     "package.module:factory, an exported program (.pt2), a TorchScript file (.pt), an ONNX file (.onnx), "
@@ -142,7 +125,7 @@ def _digest(path: Path) -> str:
 
 
 def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -> Oracle:
-    try:
+    with translated(TargetError, f"{path}: cannot be loaded: "):
         if suffix == ".safetensors":
             return _from_safetensors(path, options, factory)
         if suffix == ".onnx" and (trees := _onnx_trees(path, options)) is not None:
@@ -151,10 +134,6 @@ def _from_file(path: Path, suffix: str, options: Options, factory: str | None) -
         with _quiet():
             loaded = getattr(importlib.import_module(f"relumine.formats.{module}"), reader)(path, options.input_shape)
             return _oracle(loaded.model, options.within(loaded.input_shape), path)
-    except RelumineError:
-        raise
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be loaded: {one_line(error)}") from error
 
 
 def _from_mlflow(text: str, options: Options) -> Oracle:
@@ -164,12 +143,10 @@ def _from_mlflow(text: str, options: Options) -> Oracle:
 
 
 def _from_pretrained(folder: Path, options: Options) -> Oracle:
-    from relumine.formats.pretrained import TextModel, load_pretrained
+    from relumine.formats.pretrained import load_pretrained
 
-    loaded = load_pretrained(folder)
-    if isinstance(loaded, TextModel):
-        return _token_oracle(loaded, options, folder)
-    return _oracle(loaded.model, options.within(loaded.input_shape), folder)
+    loaded = load_pretrained(folder, **options.given())
+    return _oracle(loaded.model, options.within(loaded.input_shape), folder) if isinstance(loaded, Loaded) else loaded
 
 
 def _existing(text: str) -> Path:
@@ -324,45 +301,6 @@ def _onnx_trees(path: Path, options: Options) -> Oracle | None:
     if options.gradients not in (None, "none"):
         raise TargetError(f"{path}: operators of scikit-learn's kind have no gradients; leave --gradients out")
     return load_onnx_trees(path, options.values)
-
-
-def _token_oracle(model: "TextModel", options: Options, folder: Path) -> Oracle:
-    from relumine.oracle.tokens import EmbeddingOracle, TokenOracle
-
-    shape = options.input_shape or (model.longest,)
-    if len(shape) != 1 or shape[0] > model.longest:
-        raise TargetError(
-            f"{folder}: expected --input-shape with the most tokens of a text, up to {model.longest}, got {shape}"
-        )
-    if model.tokenizer is not None:
-        model.tokenizer.enable_truncation(shape[0])
-    encode = None if model.tokenizer is None else model.encode
-    said = {} if options.values is None else {"values": options.values}
-    try:
-        oracle = TokenOracle(
-            model.module,
-            model.embedding,
-            padding=model.padding,
-            longest=shape[0],
-            encode=encode,
-            class_names=model.class_names,
-            **said,
-        )
-        if options.gradients in (None, "none"):
-            return oracle
-        return EmbeddingOracle(
-            model.embedded,
-            ids=oracle.encode,
-            filled=oracle.filled,
-            table=model.embedding.weight.detach().numpy().astype(np.float64),
-            padding=model.padding,
-            longest=shape[0],
-            class_names=model.class_names,
-            gradients=options.gradients,
-            **said,
-        )
-    except RelumineError as error:
-        raise TargetError(f"{folder}: {error}") from error
 
 
 def _no_pickle(what: str) -> str:

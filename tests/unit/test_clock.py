@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from relumine.jobs.clock import TimeUp, limited
+from relumine.jobs.engines import TimeUp, limited
 
 
 def compute(seconds: float) -> None:

@@ -17,7 +17,7 @@ from relumine.study.designs import FIGURES, GRADIENT, SALIENCY, SCALES, figure, 
 from relumine.study.figures import draw_curves, draw_maps
 from relumine.study.page import numbers, page
 from relumine.study.results import MeasuredPoint, Results, queries_to_reach
-from relumine.study.saliency import SIGMAS, Maps, MapsWanted
+from relumine.study.trial import SIGMAS, Maps, MapsWanted
 
 LAPTOP = scale_named("laptop")
 SPENT = {"value_queries": 1, "gradient_queries": 1, "floats": 20}

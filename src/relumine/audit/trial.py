@@ -22,7 +22,7 @@ from relumine.audit.texts import data_for
 from relumine.audit.usefulness import usefulness
 from relumine.defend import Chain, parse
 from relumine.errors import MisuseError
-from relumine.jobs.clock import TimeUp, limited
+from relumine.jobs.engines import TimeUp, limited
 from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered

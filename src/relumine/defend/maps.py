@@ -10,6 +10,7 @@ from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Array, Offer
 
 
+@dataclass(frozen=True, eq=False)
 class OfMaps(Defended):
     """Changes gradients only."""
 

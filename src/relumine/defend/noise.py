@@ -10,12 +10,10 @@ import numpy as np
 
 from relumine.defend.base import Defended, Of, Rng, Settings, as_distribution, without_sum
 from relumine.explain.map_kind import MapKind, Smoothing
-from relumine.oracle.base import Answer, Array, DType, Offer, joined
+from relumine.oracle.base import Answer, Array, DType, Offer, in_parts
 
 Repeat = Literal["fresh", "consistent"]
 
-# Gradients of noisy points held at once: 32 MB.
-_NUMBERS_AT_ONCE = 2**22
 # How far from 1 probabilities may sum and still be offered as such.
 _SLACK = 0.01
 
@@ -160,9 +158,7 @@ class SmoothGradDefence(Defended):
         if not gradients:
             return self.oracle(rows, gradients=False)
         offer = self.oracle.offer
-        at_once = max(1, _NUMBERS_AT_ONCE // (self.samples * offer.gradient_rows * offer.dimension))
-        parts = [self._averaged(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
-        return joined(offer, parts, gradients=True)
+        return in_parts(offer, rows, self.samples * offer.gradient_rows * offer.dimension, self._averaged)
 
     def _averaged(self, rows: Array) -> Answer:
         count, dimension = rows.shape

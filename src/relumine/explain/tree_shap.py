@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs, joined
+from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs, in_parts
 from relumine.oracle.boosted import BoostedClassifier, BoostedRegressor
 from relumine.oracle.predictor import PredictorOracle
 
 # n×d inputs to n×R×d contributions.
 Contributions = Callable[[Array], Array]
-
-# SHAP values held at once, 32 MB.
-_NUMBERS_AT_ONCE = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,9 +46,8 @@ class TreeShap:
         rows = checked_inputs(offer, inputs, gradients=gradients)
         if not gradients:
             return self.oracle(rows, gradients=False)
-        at_once = max(1, _NUMBERS_AT_ONCE // (offer.outputs * offer.dimension))
-        parts = [self._explained(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
-        return checked_answer(offer, len(rows), joined(offer, parts, gradients=True), gradients=True)
+        answer = in_parts(offer, rows, offer.outputs * offer.dimension, self._explained)
+        return checked_answer(offer, len(rows), answer, gradients=True)
 
     def _explained(self, rows: Array) -> Answer:
         _, contributions = explained_by(self.oracle.model)

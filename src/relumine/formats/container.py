@@ -6,7 +6,7 @@ import stat
 import zipfile
 from pathlib import Path, PurePosixPath
 
-from relumine.errors import TargetError
+from relumine.errors import TargetError, translated
 
 _MOST_PARTS = 20_000  # as many as operations; a large network has some hundred weights
 # Weights hardly compress, text does: more than this, unpacked, is a bomb.
@@ -21,15 +21,11 @@ def unpacked(path: Path, expected: str) -> dict[str, bytes]:
     """Every part of the archive by its name. ``expected`` says what the file should be."""
     if not zipfile.is_zipfile(path):
         raise TargetError(f"{path}: expected {expected}, got {_what_it_is(path)}")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            parts = [part for part in archive.infolist() if not part.is_dir()]
-            _check(path, parts)
-            return {part.filename: _content(path, archive, part) for part in parts}
-    except TargetError:
-        raise
-    except Exception as error:  # zipfile raises many kinds
-        raise TargetError(f"{path}: expected {expected}, got a damaged archive ({error})") from error
+    damaged = f"{path}: expected {expected}, got a damaged archive ("
+    with translated(TargetError, damaged, ")"), zipfile.ZipFile(path) as archive:
+        parts = [part for part in archive.infolist() if not part.is_dir()]
+        _check(path, parts)
+        return {part.filename: _content(path, archive, part) for part in parts}
 
 
 def packed(parts: dict[str, bytes]) -> bytes:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from relumine.errors import RelumineError, TargetError
-from relumine.text import one_line
+from relumine.errors import TargetError, translated
 
 # For one input: more numbers than this in one tensor, more multiplications in one operation, or more operations than
 # this are no usual model.
@@ -22,14 +21,10 @@ def dry_run(module: nn.Module, shape: tuple[int, ...], path: Path) -> None:
     """Call the module with one input of this shape that has no numbers, in the precision of its first weights."""
     tensors = [*module.parameters(), *module.buffers()]
     dtype = next((tensor.dtype for tensor in tensors if tensor.is_floating_point()), torch.float64)
-    try:
+    with translated(TargetError, f"cannot be computed for inputs of shape {shape}: ", file=path):
         example = torch.empty(1, *shape, dtype=dtype, device="meta")
         with torch.no_grad(), _MetaDevice():
             outputs = module(example)
-    except RelumineError as error:
-        raise TargetError(f"{path}: {error}") from error
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {one_line(error)}") from error
     if not isinstance(outputs, Tensor) or not outputs.is_floating_point():
         got = outputs.dtype if isinstance(outputs, Tensor) else type(outputs).__name__
         raise TargetError(f"{path}: expected outputs that are real numbers, got {got}; export the scores")

@@ -16,12 +16,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from relumine.errors import TargetError
+from relumine.errors import TargetError, translated
 from relumine.formats.aten import TENSOR_OPERATIONS
 from relumine.formats.container import unpacked, without_root
 from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
-from relumine.text import one_line
 
 _MOST_NODES = 20_000  # a ResNet-152 has some 500
 
@@ -86,13 +85,8 @@ def load_exported(path: Path, input_shape: tuple[int, ...] | None = None) -> Loa
         what = f"one of an older torch, whose weights it {_PICKLED}" if old else "an archive of something else"
         raise TargetError(f"{path}: expected a file written by torch.export.save, got {what}")
     _refuse_strange_parts(parts, path)
-    try:
-        program = json.loads(parts["models/model.json"])
-        module, declared = _program(program, parts)
-    except TargetError as error:
-        raise TargetError(f"{path}: {error}") from error
-    except Exception as error:  # whatever JSON of another form leads to
-        raise TargetError(f"{path}: the program is not as torch.export.save writes it ({one_line(error)})") from error
+    with translated(TargetError, "the program is not as torch.export.save writes it (", ")", file=path):
+        module, declared = _program(json.loads(parts["models/model.json"]), parts)
     batch, *rest = declared
     if batch is not None and batch > 1:
         raise TargetError(

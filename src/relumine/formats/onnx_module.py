@@ -8,12 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from relumine.errors import RelumineError, TargetError
+from relumine.errors import TargetError, translated
 from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded
 from relumine.formats.onnx_file import Graph, Node, read_graph, session_of
 from relumine.formats.onnx_ops import OPERATORS, Call
-from relumine.text import one_line
 
 # Equal up to rounding, relative to the largest number (at least 1).
 _TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
@@ -97,14 +96,10 @@ def _compare(module: OnnxModule, graph: Graph, shape: tuple[int, ...], path: Pat
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((len(_SCALES), *shape)) * _SCALES.reshape(-1, *[1] * len(shape))
     points = [row[None].astype(graph.dtype) for row in rows]
-    try:
+    with translated(TargetError, f"cannot be computed for inputs of shape {shape}: ", file=path):
         with torch.no_grad():
             ours = np.stack([module(torch.from_numpy(point)).numpy() for point in points])
         theirs = np.stack(_second_opinion(graph, points))
-    except RelumineError as error:
-        raise TargetError(f"{path}: {error}") from error
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be computed for inputs of shape {shape}: {one_line(error)}") from error
     both = np.isfinite(ours) & np.isfinite(theirs) if ours.shape == theirs.shape else np.zeros(1, dtype=bool)
     largest = max(1.0, np.abs(theirs[both]).max(initial=0)) if both.any() else 1.0
     gap = np.abs(ours - theirs)[both].max(initial=0) / largest if both.all() else np.inf

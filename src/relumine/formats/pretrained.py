@@ -8,19 +8,21 @@ import json
 import math
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from relumine.errors import TargetError
+from relumine.errors import TargetError, translated
 from relumine.formats.loaded import Loaded
+from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import torch
+
+    from relumine.oracle.tokens import Encode
 
 SCHEME = "hf://"
 CONFIG = "config.json"
@@ -32,33 +34,7 @@ _MOST_INDEX = 16 * 2**20  # some 100 bytes for each tensor
 # Fields of a configuration that bring code, other libraries or other models along.
 _REFUSED = ("auto_map", "quantization_config", "custom_pipelines")
 # Longest text that is asked, in tokens, unless --input-shape says otherwise.
-LONGEST = 128
-
-
-@dataclass(frozen=True, eq=False)
-class TextModel:
-    """A text classifier.
-
-    module:      ids and their mask to logits
-    embedded:    n×L×E embeddings, 0 for padding, to logits
-    embedding:   the part that embeds tokens
-    tokenizer:   None where the folder has none
-    padding:     the id that fills texts up
-    longest:     most tokens of a text
-    class_names: one per output
-    """
-
-    module: "torch.nn.Module"
-    embedded: "torch.nn.Module"
-    embedding: "torch.nn.Embedding"
-    tokenizer: Any
-    padding: int
-    longest: int
-    class_names: tuple[str, ...]
-
-    def encode(self, texts: "Sequence[str]") -> list[list[int]]:
-        """The ids of each text."""
-        return [encoded.ids for encoded in self.tokenizer.encode_batch(list(texts))]
+_LONGEST = 128
 
 
 def is_pretrained(path: Path) -> bool:
@@ -83,18 +59,24 @@ def downloaded(address: str) -> Path:
         ) from error
 
 
-def load_pretrained(folder: Path) -> Loaded | TextModel:
-    """An image classifier of pixels in [0, 1], or a text classifier; a TargetError for all else."""
+def load_pretrained(
+    folder: Path,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    values: ValueKind | None = None,
+    gradients: GradientKind | None = None,
+) -> Loaded | Oracle:
+    """An image classifier of pixels in [0, 1], or the oracle of a text classifier; a TargetError for all else."""
     _require_transformers(folder)
     said = _config(folder / CONFIG)
     kind = _kind(folder, said)
     sizes = _sizes(folder)
-    with _named(folder), _quiet():
+    with translated(TargetError, f"{folder}: cannot be loaded: "), _quiet():
         module = _module(folder, said, kind, sizes)
         if kind == "image":
             shape = _image_shape(folder, said)
             return Loaded(_pixels(module, *_normalisation(folder, shape[0])), shape)
-        return _text_model(folder, module)
+        return _text_oracle(folder, module, input_shape, values, gradients)
 
 
 def _require_transformers(target: object) -> None:
@@ -147,7 +129,7 @@ def _sizes(folder: Path) -> dict[str, int]:
         _check_index(index, {file.name for file in files})
     sizes: dict[str, int] = {}
     for file in files:
-        with _named(file), safe_open(file, "pt") as opened:
+        with translated(TargetError, f"{file}: cannot be loaded: "), safe_open(file, "pt") as opened:
             sizes |= {name: math.prod(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
     return sizes
 
@@ -191,8 +173,7 @@ def _module(folder: Path, said: dict[str, Any], kind: str, sizes: dict[str, int]
     lacking = [*found["missing_keys"], *found["mismatched_keys"]]
     if lacking:
         raise TargetError(f"{folder}: the weights do not fit the configuration: {sorted(map(str, lacking))[0]}")
-    result: torch.nn.Module = module.eval().requires_grad_(False)
-    return result
+    return cast("torch.nn.Module", module.eval().requires_grad_(False))
 
 
 def _check_numbers(folder: Path, said: Any, tensors: int, numbers: int) -> None:
@@ -251,33 +232,51 @@ def _pixels(model: "torch.nn.Module", mean: list[float], deviation: list[float])
             self.register_buffer("deviation", torch.tensor(deviation).reshape(-1, 1, 1))
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.model(pixel_values=(images - self.mean) / self.deviation).logits
-            return logits
+            return cast("torch.Tensor", self.model(pixel_values=(images - self.mean) / self.deviation).logits)
 
     return Pixels().eval()
 
 
-def _text_model(folder: Path, module: Any) -> TextModel:
-    tokenizer = None
-    if (folder / "tokenizer.json").is_file():
-        from tokenizers import Tokenizer
+def _text_oracle(
+    folder: Path, module: Any, shape: tuple[int, ...] | None, values: ValueKind | None, gradients: GradientKind | None
+) -> Oracle:
+    from relumine.oracle.tokens import EmbeddingOracle, TokenOracle
 
-        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        tokenizer.no_padding()
     config, embedding = module.config, module.get_input_embeddings()
-    padding = getattr(config, "pad_token_id", None)
-    rows = int(embedding.weight.shape[0])
-    if tokenizer is not None and tokenizer.get_vocab_size() > rows:
-        raise TargetError(f"{folder}: tokenizer.json has {tokenizer.get_vocab_size()} tokens, the model {rows}")
+    padding, rows = getattr(config, "pad_token_id", None), int(embedding.weight.shape[0])
     if not isinstance(padding, int) or not 0 <= padding < rows:
         raise TargetError(f"{folder}: expected pad_token_id below {rows} in {CONFIG}, got {padding!r}")
     # RoBERTa's positions begin behind the padding's.
-    longest = getattr(config, "max_position_embeddings", LONGEST + padding + 1) - padding - 1
+    longest = getattr(config, "max_position_embeddings", _LONGEST + padding + 1) - padding - 1
+    longest = max(1, min(_LONGEST, longest))
+    shape = shape or (longest,)
+    if len(shape) != 1 or shape[0] > longest:
+        raise TargetError(
+            f"{folder}: expected --input-shape with the most tokens of a text, up to {longest}, got {shape}"
+        )
+    encode, (texts, embedded) = _encoder(folder, rows, shape[0]), _logits(module)
     named = getattr(config, "id2label", None) or {}
     names = tuple(str(named.get(i, i)) for i in range(len(named)))
-    if tokenizer is not None:
-        tokenizer.enable_truncation(max(1, min(LONGEST, longest)))
-    return TextModel(*_logits(module), embedding, tokenizer, padding, max(1, min(LONGEST, longest)), names)
+    said: dict[str, Any] = {} if values is None else {"values": values}
+    with translated(TargetError, "cannot be asked: ", file=folder):
+        oracle = TokenOracle(
+            texts, embedding, padding=padding, longest=shape[0], encode=encode, class_names=names, **said
+        )
+        return oracle if gradients in (None, "none") else EmbeddingOracle(embedded, oracle, gradients=gradients, **said)
+
+
+def _encoder(folder: Path, rows: int, longest: int) -> "Encode | None":
+    """Texts to the ids of their tokens, where the folder says how."""
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    if tokenizer.get_vocab_size() > rows:
+        raise TargetError(f"{folder}: tokenizer.json has {tokenizer.get_vocab_size()} tokens, the model {rows}")
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch(list(texts))]
 
 
 def _logits(model: "torch.nn.Module") -> "tuple[torch.nn.Module, torch.nn.Module]":
@@ -290,28 +289,15 @@ def _logits(model: "torch.nn.Module") -> "tuple[torch.nn.Module, torch.nn.Module
             self.model = model
 
         def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.model(input_ids=ids, attention_mask=mask).logits
-            return logits
+            return cast("torch.Tensor", self.model(input_ids=ids, attention_mask=mask).logits)
 
     class Embedded(Texts):
         def forward(self, embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             mask = (embeddings != 0).any(dim=2).long()
             mask[:, 0] = 1
-            logits: torch.Tensor = self.model(inputs_embeds=embeddings, attention_mask=mask).logits
-            return logits
+            return cast("torch.Tensor", self.model(inputs_embeds=embeddings, attention_mask=mask).logits)
 
     return Texts().eval(), Embedded().eval()
-
-
-@contextmanager
-def _named(path: Path) -> "Iterator[None]":
-    """Errors of other libraries as ours."""
-    try:
-        yield
-    except TargetError:
-        raise
-    except Exception as error:
-        raise TargetError(f"{path}: cannot be loaded: {one_line(error)[:400]}") from error
 
 
 @contextmanager

@@ -19,12 +19,11 @@ from typing import Any
 
 import torch
 
-from relumine.errors import TargetError
+from relumine.errors import TargetError, translated
 from relumine.formats.aten import SCRIPT_OPERATIONS
 from relumine.formats.container import packed, unpacked, without_root
 from relumine.formats.dry_run import dry_run
 from relumine.formats.loaded import Loaded, width_of_first_layer
-from relumine.text import one_line
 
 _KEPT = re.compile(r"(data|constants)\.pkl|(data|constants)/\d+|code/.+\.py|version|byteorder|\.data/[\w.]+")
 
@@ -67,7 +66,7 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
     _require_torchscript(parts, path)
     kept = {name: content for name, content in parts.items() if _KEPT.fullmatch(name)}
     archive = packed({f"archive/{name}": content for name, content in kept.items()})
-    try:
+    with translated(TargetError, "torch cannot read this TorchScript file (", ")", file=path):
         for name in ("data.pkl", "constants.pkl"):
             _check_pickle(kept[name], name.partition(".")[0], kept)
         for name, content in kept.items():
@@ -76,10 +75,6 @@ def load_torchscript(path: Path, input_shape: tuple[int, ...] | None = None) -> 
         module = torch.jit.load(io.BytesIO(archive), map_location="cpu")  # type: ignore[no-untyped-call]
         _check_graphs(module._c)
         shape = input_shape or width_of_first_layer(module)
-    except TargetError as error:
-        raise TargetError(f"{path}: {error}") from error
-    except Exception as error:
-        raise TargetError(f"{path}: torch cannot read this TorchScript file ({one_line(error)})") from error
     if shape is not None:
         dry_run(module, shape, path)
     return Loaded(module, shape)
@@ -108,12 +103,8 @@ def _check_pickle(content: bytes, folder: str, parts: dict[str, bytes]) -> None:
             raise TargetError(f"its {folder}.pkl uses the pickle operation {opcode.name}, which TorchScript never does")
         if opcode.name == "LONG_BINPUT" and int(argument or 0) > len(content):
             raise TargetError(f"its {folder}.pkl wants room for {argument:,} objects; the file is damaged")
-    try:
+    with translated(TargetError, f"its {folder}.pkl is damaged (", ")"):
         _SafeUnpickler(io.BytesIO(content), folder, parts).load()
-    except TargetError:
-        raise
-    except Exception as error:
-        raise TargetError(f"its {folder}.pkl is damaged ({one_line(error)})") from error
 
 
 class _Stand:

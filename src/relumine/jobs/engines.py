@@ -10,12 +10,13 @@ import signal
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import FrameType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from relumine.environment import environment
@@ -273,3 +274,29 @@ def _checked(workers: int) -> int:
     if workers < 1:
         raise MisuseError(f"workers: expected at least 1, got {workers}")
     return workers
+
+
+class TimeUp(BaseException):
+    """The time is up. No Exception, so that no job takes it for an error of its own and goes on."""
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raise TimeUp inside after this many seconds of computing; waiting, as for a server, does not count.
+
+    Only a process's first thread can be stopped, and only where the system has such a clock (not on Windows).
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise TimeUp(f"stopped after {seconds:g} s of computing; --time-limit allows more")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

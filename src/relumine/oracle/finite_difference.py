@@ -6,12 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from relumine.errors import MisuseError
-from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs
+from relumine.oracle.base import Answer, Array, InFront, Oracle, checked_inputs, in_parts
 
 Step = Callable[[Array], float]
-
-# Numbers sent at once: 32 MB.
-_NUMBERS_AT_ONCE = 2**22
 
 
 class FiniteDifferences(InFront):
@@ -39,21 +36,16 @@ class FiniteDifferences(InFront):
         rows = checked_inputs(self.offer, inputs)
         if not gradients:
             return self._oracle(rows, gradients=False)
-        n, d = rows.shape
-        values, jacobians = np.empty((n, self.offer.outputs)), np.empty((n, self.offer.outputs, d))
-        at_once = max(1, _NUMBERS_AT_ONCE // (d * (d + 1)))
-        for i in range(0, n, at_once):
-            chunk = slice(i, i + at_once)
-            values[chunk], jacobians[chunk] = self._differences(rows[chunk])
-        return Answer(values, jacobians)
+        d = rows.shape[1]
+        return in_parts(self.offer, rows, d * (d + 1), self._differences)
 
-    def _differences(self, rows: Array) -> tuple[Array, Array]:
+    def _differences(self, rows: Array) -> Answer:
         n, d = rows.shape
         points = np.stack([self._points(row) for row in rows])
         answers = self._oracle(points.reshape(-1, d), gradients=False).values.reshape(n, d + 1, -1)
         moved = self._distances(points)
         jacobians = (answers[:, 1:] - answers[:, :1]) / moved[:, :, None]
-        return answers[:, 0], jacobians.transpose(0, 2, 1)
+        return Answer(answers[:, 0], jacobians.transpose(0, 2, 1))
 
     def _points(self, row: Array) -> Array:
         """(d+1)×d: the input, and the input moved along each axis."""

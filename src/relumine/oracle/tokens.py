@@ -6,18 +6,16 @@ coordinates of a token's embedding, as Captum's LayerIntegratedGradients and mos
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
-from relumine.errors import MisuseError, OracleFailedError, RelumineError
+from relumine.errors import MisuseError, OracleFailedError, translated
 from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
 from relumine.oracle.logits import tensor_probabilities
 from relumine.oracle.torch import TorchOracle
-from relumine.text import one_line
 
 Encode = Callable[[Sequence[str]], list[list[int]]]
 Attribution = Literal["input-times-gradient", "integrated-gradients"]
@@ -53,9 +51,9 @@ class TokenOracle:
         if values not in ("logits", "probabilities", "real"):
             raise MisuseError(f"values: expected logits, probabilities or real of a text classifier, got {values!r}")
         self.padding, self.class_names = padding, class_names
-        self._module, self._embedding, self._encode = module, embedding, encode
+        self._module, self.embedding, self._encode = module, embedding, encode
         self._squash = values == "probabilities"
-        with self._asked():
+        with translated(OracleFailedError, "the model raised "):
             outputs = self._outputs(torch.full((1, longest), padding)).shape[1]
         self.offer = Offer((longest,), outputs, values, "none", "float32", tokens=embedding.num_embeddings)
 
@@ -77,7 +75,7 @@ class TokenOracle:
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         values = np.empty((len(rows), self.offer.outputs))
-        with self._asked(), torch.no_grad():
+        with translated(OracleFailedError, "the model raised "), torch.no_grad():
             for chunk in _chunks(len(rows)):
                 logits = self._outputs(_ids(rows[chunk]))
                 values[chunk] = (tensor_probabilities(logits) if self._squash else logits).numpy()
@@ -88,19 +86,19 @@ class TokenOracle:
         rows = checked_inputs(self.offer, inputs)
         found = np.empty((len(rows), self.offer.outputs, self.offer.dimension))
         explain = self._input_times_gradient if how == "input-times-gradient" else self._integrated
-        with self._asked():
+        with translated(OracleFailedError, "the model raised "):
             for chunk in _chunks(len(rows)):
                 found[chunk] = explain(_ids(rows[chunk])).numpy()
         return found
 
     def _input_times_gradient(self, ids: torch.Tensor) -> torch.Tensor:
-        embedded = self._embedding(ids).detach()
+        embedded = self.embedding(ids).detach()
         return self._summed(embedded, self._slopes(ids, embedded), ids)
 
     def _integrated(self, ids: torch.Tensor) -> torch.Tensor:
         """From a sequence of padding, of which every token is attended to as in the input."""
-        embedded = self._embedding(ids).detach()
-        start = self._embedding.weight[self.padding].detach().expand_as(embedded)
+        embedded = self.embedding(ids).detach()
+        start = self.embedding.weight[self.padding].detach().expand_as(embedded)
         nodes, weights = np.polynomial.legendre.leggauss(_NODES)
         mean = torch.zeros(())
         for node, weight in zip((1 + nodes) / 2, weights / 2, strict=True):
@@ -119,7 +117,7 @@ class TokenOracle:
             calls.append(1)
             return leaf
 
-        handle = self._embedding.register_forward_hook(take)
+        handle = self.embedding.register_forward_hook(take)
         try:
             with torch.enable_grad():
                 outputs = self._outputs(ids)
@@ -137,15 +135,6 @@ class TokenOracle:
 
     def _outputs(self, ids: torch.Tensor) -> torch.Tensor:
         return cast(torch.Tensor, self._module(ids, self._mask(ids)))
-
-    @contextmanager
-    def _asked(self) -> Iterator[None]:
-        try:
-            yield
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise OracleFailedError(f"the model raised {one_line(error)}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,40 +161,27 @@ class TokenAttributions:
 class EmbeddingOracle(TorchOracle):
     """Inputs are L×E embeddings, 0 where a text has ended: a table that everybody knows turns tokens into them.
 
-    ids, filled: texts, and ids of any length, to n×L ids
-    table:       V×E, the embeddings of all tokens
-    padding:     the id that fills a sequence up
-    class_names: one per output
+    module: embeddings to logits
+    tokens: the same classifier, asked with ids
+    said:   what a TorchOracle is told
     """
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        *,
-        ids: Callable[[Sequence[str]], Array],
-        filled: Callable[[Sequence[Sequence[int]]], Array],
-        table: Array,
-        padding: int,
-        longest: int,
-        class_names: tuple[str, ...],
-        **said: Any,
-    ) -> None:
-        super().__init__(module, (longest, table.shape[1]), **said)
-        self.class_names = class_names
-        self._ids, self._filled, self._padding = ids, filled, padding
-        self._table = table
+    def __init__(self, module: torch.nn.Module, tokens: TokenOracle, **said: Any) -> None:
+        self._table = tokens.embedding.weight.detach().numpy().astype(np.float64)
+        super().__init__(module, (tokens.offer.dimension, self._table.shape[1]), **said)
+        self._tokens, self.class_names = tokens, tokens.class_names
 
     def encode(self, texts: Sequence[str]) -> Array:
         """n×(L·E) embeddings of texts."""
-        return self._embedded(self._ids(texts))
+        return self._embedded(self._tokens.encode(texts))
 
     def filled(self, ids: Sequence[Sequence[int]]) -> Array:
         """n×(L·E) embeddings of token ids."""
-        return self._embedded(self._filled(ids))
+        return self._embedded(self._tokens.filled(ids))
 
     def _embedded(self, rows: Array) -> Array:
         ids = rows.astype(np.int64)
-        found: Array = np.where((ids == self._padding)[..., None], 0.0, self._table[ids])
+        found = np.where((ids == self._tokens.padding)[..., None], 0.0, self._table[ids])
         return found.reshape(len(ids), -1)
 
 

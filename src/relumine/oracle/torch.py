@@ -9,10 +9,9 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from relumine.errors import MisuseError, OracleFailedError, RelumineError
+from relumine.errors import MisuseError, OracleFailedError, translated
 from relumine.oracle.base import Answer, Array, DType, GradientKind, Offer, ValueKind, checked_answer, checked_inputs
 from relumine.oracle.logits import tensor_probabilities
-from relumine.text import one_line
 
 _DTYPES: dict[torch.dtype, DType] = {torch.float32: "float32", torch.float64: "float64"}
 _VALUES = ("real", "logits", "probabilities")
@@ -145,12 +144,12 @@ class _Body:
         try:
             for part in training:
                 part.training = False  # not .eval(), which exported modules refuse
-            with torch.inference_mode(False), torch.set_grad_enabled(gradients):
+            with (
+                translated(OracleFailedError, "the module raised "),
+                torch.inference_mode(False),
+                torch.set_grad_enabled(gradients),
+            ):
                 yield
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise OracleFailedError(f"the module raised {one_line(error)}") from error
         finally:
             for part in training:
                 part.training = True
@@ -182,15 +181,9 @@ def _look(body: _Body, rows_at_once: int | None) -> _ModuleCheck:
 
 
 def _one_by_one(body: _Body, leaf: torch.Tensor) -> torch.Tensor:
-    try:
+    words = f"the module cannot take {body.dtype} inputs of shape {('n', *body.shape)}: "
+    with translated(MisuseError, words, "; check input_shape and dtype"):
         return torch.cat([_as_matrix(body.outputs(row[None]), 1) for row in leaf])
-    except RelumineError:
-        raise
-    except Exception as error:
-        raise MisuseError(
-            f"the module cannot take {body.dtype} inputs of shape {('n', *body.shape)}: {one_line(error, named=False)}"
-            "; check input_shape and dtype"
-        ) from error
 
 
 def _together(body: _Body, leaf: torch.Tensor) -> torch.Tensor | None:

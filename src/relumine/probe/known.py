@@ -12,6 +12,7 @@ import numpy as np
 from relumine.adapt.base import inside
 from relumine.oracle.base import Array, DType, GradientKind, Offer, Oracle, ValueKind
 from relumine.oracle.metering.metered import Metered
+from relumine.reconstruct.noise import decimals_of
 
 Classes: TypeAlias = GradientKind | int
 
@@ -103,7 +104,7 @@ def look_at_numbers(known: Known, *values: Array) -> None:
     numbers = np.unique(np.concatenate([part.ravel() for part in values]))
     numbers = numbers[(numbers != 0) & (np.abs(numbers) != 1)]
     single = bool(len(numbers)) and bool(np.all(numbers == numbers.astype(np.float32)))
-    known.decimals = _decimals(numbers, single)
+    known.decimals = decimals_of(numbers, single)
     if len(numbers) >= _ENOUGH and known.decimals is None:
         known.correct(dtype="float32" if single else "float64")
     known.epsilon = float(np.finfo(known.offer.dtype).eps)
@@ -120,18 +121,3 @@ def _kind_of(values: Array, offer: Offer) -> ValueKind:
     if within and (values.shape[1] == 1 or np.abs(values.sum(axis=1) - 1).max() < 1e-2):
         return "probabilities"
     return "logits" if offer.values in ("probabilities", "logits") else "real"
-
-
-def _decimals(numbers: Array, single: bool) -> int | None:
-    """To how many decimals all numbers are rounded, if to few enough to tell."""
-    if len(numbers) < _ENOUGH:
-        return None
-    spacing = (
-        np.spacing(np.abs(numbers).astype(np.float32)).astype(np.float64) if single else np.spacing(np.abs(numbers))
-    )
-    for decimals in range(12):
-        if 10.0**-decimals < 20 * float(spacing.max()):
-            return None
-        if np.all(np.abs(np.round(numbers, decimals) - numbers) <= 2 * spacing):
-            return decimals
-    return None

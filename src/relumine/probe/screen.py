@@ -1,6 +1,5 @@
 """What a person sees of a preflight, and the file that it leaves."""
 
-import json
 from pathlib import Path
 
 from rich import box
@@ -11,6 +10,7 @@ from relumine.console import asked
 from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind
 from relumine.oracle.base import Oracle
+from relumine.oracle.http.endpoint import toml_lines
 from relumine.oracle.http.oracle import HttpOracle
 from relumine.probe.discovery import description
 from relumine.probe.preflight import Findings
@@ -36,23 +36,14 @@ def write_config(findings: Findings, oracle: Oracle, path: Path) -> Path:
     """For a server the settings that reconstruct reads (--endpoint-config); else the findings, as a [probe] table."""
     if isinstance(oracle, HttpOracle):
         return description(oracle, findings).write(path)
-    lines = ["[probe]", *(f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in _plain(findings))]
+    found = findings.as_dict()
+    offer, spent = found.pop("offer"), found.pop("spent")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        path.write_text(f"[probe]\n{toml_lines(offer | found | spent)}", encoding="utf-8")
     except OSError as error:
         raise MisuseError(f"--write-config: cannot write {path} ({error.strerror or error})") from error
     return path
-
-
-def _plain(findings: Findings) -> list[tuple[str, object]]:
-    """Names and values that TOML writes as JSON does."""
-    found = findings.as_dict()
-    offer, spent = found.pop("offer"), found.pop("spent")
-    flat = {**offer, **found, **spent}
-    return [
-        (name, list(value) if isinstance(value, tuple) else value) for name, value in flat.items() if value is not None
-    ]
 
 
 def _facts(findings: Findings) -> dict[str, str]:

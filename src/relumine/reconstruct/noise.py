@@ -48,11 +48,15 @@ def noise_in(answers: Array, dtype: DType) -> Noise:
     with np.errstate(over="ignore"):  # a number like 0.5 tells nothing of the precision; one with more bits does
         telling = numbers if enough else numbers[numbers != numbers.astype(np.float16)]
     single = dtype == "float32" or (len(telling) > 0 and bool(np.all(telling == telling.astype(np.float32))))
-    return Noise(_EPSILON["float32" if single else "float64"], _quantum(numbers, single) if enough else 0.0)
+    decimals = decimals_of(numbers, single)
+    half_a_unit = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    return Noise(_EPSILON["float32" if single else "float64"], half_a_unit)
 
 
-def _quantum(numbers: Array, single: bool) -> float:
-    """Half a unit of the last decimal if all numbers are rounded to k ≤ 11 decimals, else 0."""
+def decimals_of(numbers: Array, single: bool) -> int | None:
+    """To how many decimals k ≤ 11 all of these different numbers are rounded, if to few enough to tell."""
+    if len(numbers) < _ENOUGH:
+        return None
     # A float32 close to a decimal fraction is that fraction rounded once more.
     slack = (np.spacing(np.abs(numbers).astype(np.float32)) if single else np.spacing(np.abs(numbers))) * 2
     some = slice(None, None, len(numbers) // 50 + 1)  # which mostly tell that it is not so
@@ -60,8 +64,8 @@ def _quantum(numbers: Array, single: bool) -> float:
         if _are_rounded(numbers[some], decimals, slack[some]) and _are_rounded(numbers, decimals, slack):
             # Where the numbers' own spacing is not much finer, they are round by nature or by chance: that is rounding
             # already counted as relative.
-            return 0.5 * 10.0**-decimals if float(slack.max()) < 0.1 * 10.0**-decimals else 0.0
-    return 0.0
+            return decimals if float(slack.max()) < 0.1 * 10.0**-decimals else None
+    return None
 
 
 def _are_rounded(numbers: Array, decimals: int, slack: Array) -> bool:

@@ -18,6 +18,7 @@ from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.logits import class_probabilities
 from relumine.oracle.metering.metered import Spent
 from relumine.reconstruct.portfolio.answers import LearnedAnswers, answers_of, log_shares
+from relumine.reconstruct.portfolio.families import classifier
 from relumine.reconstruct.portfolio.method import Copy
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 
@@ -137,20 +138,10 @@ def _ridge_weights(features: Any, numbers: Array, penalty: float) -> tuple[Array
 def _logistic(tokens: int, inverse: float, told: _Told) -> Student:
     from sklearn.linear_model import LogisticRegression
 
-    classes, count = told.answers.classes, told.answers.count
-    assert classes is not None
-    seen = np.unique(classes)
-    if len(seen) == 1:
-        return lambda rows: np.tile(np.eye(count)[seen], (len(rows), 1))
     weighed = _tfidf(told.rows, tokens)
-    model = LogisticRegression(C=inverse, max_iter=1000).fit(weighed(told.rows), classes)
-
-    def predict(rows: Array) -> Array:
-        shares = np.zeros((len(rows), count))
-        shares[:, seen] = model.predict_proba(weighed(rows))
-        return shares
-
-    return predict
+    learn = classifier(lambda _: LogisticRegression(C=inverse, max_iter=1000))
+    predict = learn(weighed(told.rows), told.answers, 0)
+    return lambda rows: predict(weighed(rows))
 
 
 def _shown(scores: Student, answers: LearnedAnswers) -> Student:

@@ -46,9 +46,8 @@ def make_app(
     defended, address = PerClient(oracle, defence, seed), f"/v1/models/{name}"
     model = _Served(defended, keys or Keys([]), budgets or Budgets(), limits or Limits())
     app = FastAPI(title=f"relumine serve: {name}", version=__version__)
-    app.exception_handler(HTTPException)(_as_kserve_does)
-    for kind in (RefusalError, RelumineError):
-        app.exception_handler(kind)(_refused)
+    for kind in (HTTPException, RefusalError, RelumineError):
+        app.exception_handler(kind)(_as_kserve_does)
     for path in ("/", "/healthz"):
         _add_fact(app, path, "Alive?", {"status": "alive"})
     _add_fact(app, "/readyz", "Ready?", {"ready": True})  # the model is loaded before the server listens
@@ -85,11 +84,8 @@ class _Served:
 
 
 def _as_kserve_does(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
-
-
-def _refused(_: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
     status, body, headers = refused(error)
     return Response(body, status, headers, media_type="application/json")
 

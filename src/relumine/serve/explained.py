@@ -5,14 +5,13 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeGuard
 
-from relumine.errors import MisuseError, RelumineError
+from relumine.errors import MisuseError, translated
 from relumine.explain.map_kind import ExplanationName, map_kind
 from relumine.oracle.base import DType, Oracle
 
 if TYPE_CHECKING:
     import torch
 
-    from relumine.explain import Explanation
     from relumine.oracle.torch import TorchOracle
 
 
@@ -54,15 +53,12 @@ def explained(oracle: Oracle, choice: Choice) -> Oracle:
     if choice.of == "probabilities":
         _require_logits(module, shape, choice)
     from relumine.explain import ExplainedOracle
+    from relumine.explain.methods import explanation_of
 
-    try:
-        return ExplainedOracle(
-            module, _explanation(choice), shape, classes=choice.classes, of=choice.of, rng=choice.seed
-        )
-    except RelumineError:
-        raise
-    except Exception as error:  # exported programs and scripts cannot always be copied
-        raise MisuseError(f"--explain {choice.explain}: this model cannot be explained so: {error}") from error
+    shown = explanation_of(map_kind(choice.explain).smoothed_by(choice.sigma))
+    # Exported programs and scripts cannot always be copied.
+    with translated(MisuseError, f"--explain {choice.explain}: this model cannot be explained so: "):
+        return ExplainedOracle(module, shown, shape, classes=choice.classes, of=choice.of, rng=choice.seed)
 
 
 def _is_torch_oracle(oracle: Oracle) -> "TypeGuard[TorchOracle]":
@@ -76,10 +72,8 @@ def _in_precision(oracle: "TorchOracle", dtype: DType | None) -> "torch.nn.Modul
 
     if dtype is None or dtype == oracle.offer.dtype:
         return oracle.module
-    try:
+    with translated(MisuseError, f"--dtype {dtype}: this model cannot be converted: "):
         return copy.deepcopy(oracle.module).to(getattr(torch, dtype))
-    except Exception as error:
-        raise MisuseError(f"--dtype {dtype}: this model cannot be converted: {error}") from error
 
 
 def _require_logits(module: "torch.nn.Module", shape: tuple[int, ...], choice: Choice) -> None:
@@ -92,9 +86,3 @@ def _require_logits(module: "torch.nn.Module", shape: tuple[int, ...], choice: C
         raise MisuseError(
             f"--explain {choice.explain} --of probabilities: expected logits, {error}; say --of real"
         ) from error
-
-
-def _explanation(choice: Choice) -> "Explanation":
-    from relumine.explain.methods import explanation_of
-
-    return explanation_of(map_kind(choice.explain).smoothed_by(choice.sigma))

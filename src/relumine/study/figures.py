@@ -11,7 +11,7 @@ import numpy as np
 
 from relumine.study.designs import CurveDesign, Panel
 from relumine.study.results import Measure, Results
-from relumine.study.saliency import SIGMAS, Maps
+from relumine.study.trial import SIGMAS, Maps
 from relumine.text import plural
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ def page(
     lines += _claims(results, scale)
     for name, known in results.items():
         lines += [f"## {known.figure.title}", "", *_pictures(pictures.get(name, ()), f"{name}.csv", f"{name}.jsonl")]
-        lines += [*_targets(known), *_exact(known)]
+        told = [f"{panel.title} {_percent(known.target_accuracies(panel))}" for panel in known.figure.panels]
+        lines += [_wrapped(f"Accuracy of the targets: {'; '.join(told)}."), "", *_exact(known)]
     if grids:
         lines += ["## Saliency maps by SmoothGrad", "", *_pictures(grids, "smoothgrad.jsonl")]
     lines += ["## Made by", "", "```sh", *commands, "```", "", *_provenance(results)]
@@ -81,12 +82,6 @@ def _claims(results: Mapping[FigureName, Results], scale: Scale) -> list[str]:
     told = ["Why some are short:", "", *reasons, ""] if reasons else []
     header = ("figure", "network", "the paper", "here: mean (lowest–highest seed)", "seeds", "verdict")
     return ["## Claims", "", *_table(header, table), "", _wrapped(note), "", *told]
-
-
-def _targets(results: Results) -> list[str]:
-    """How accurate the targets are."""
-    told = [f"{panel.title} {_percent(results.target_accuracies(panel))}" for panel in results.figure.panels]
-    return [_wrapped(f"Accuracy of the targets: {'; '.join(told)}."), ""]
 
 
 def _percent(accuracies: Sequence[float]) -> str:

@@ -24,8 +24,7 @@ from relumine.study.figures import ACCURACY, AGREEMENT, FLOATS, draw_curves, dra
 from relumine.study.page import numbers, page
 from relumine.study.results import Results
 from relumine.study.runner import RunStore, StudyProgress, run_study
-from relumine.study.saliency import Maps, MapsWanted, saliency_maps
-from relumine.study.trial import material
+from relumine.study.trial import Maps, MapsWanted, material, saliency_maps
 from relumine.text import plural
 
 if TYPE_CHECKING:
@@ -61,7 +60,9 @@ def reproduce(
     interruption.
     """
     scale = scale_named(scale_name)
-    figures = [figure(each, scale) for each in _chosen(name)]
+    if name != "all" and name not in FIGURES:
+        raise MisuseError(f"figure: expected one of {', '.join(FIGURES)} or all, got {name!r}")
+    figures = [figure(each, scale) for each in FIGURES if name in ("all", each)]
     experiments = {e.key: e for each in figures for panel in each.panels if only in panel.name for e in each.of(panel)}
     shown = [
         MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
@@ -137,12 +138,6 @@ def _present(scale: Scale, out: Path, page_path: Path | None) -> tuple[Path, lis
     path = page_path or out / "results.md"
     _write(path, [_text(scale, out, path).rstrip("\n")])
     return path, findings(_known(scale, out))
-
-
-def _chosen(name: str) -> list[FigureName]:
-    if name != "all" and name not in FIGURES:
-        raise MisuseError(f"figure: expected one of {', '.join(FIGURES)} or all, got {name!r}")
-    return [each for each in FIGURES if name in ("all", each)]
 
 
 def _opened(out: Path) -> RunStore:

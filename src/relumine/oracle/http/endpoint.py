@@ -1,29 +1,7 @@
 """Endpoint: all that one must know to ask a model server, as a record and as a small TOML file.
 
-    url = "http://127.0.0.1:8080/v1/models/net"
-    protocol = "kserve-v1"                      # open-inference-v2, torchserve, mlflow, json
-
-    [offer]                                     # what is promised: the fields of an Offer
-    inputs = [784]
-    outputs = 10
-    values = "logits"
-    gradients = "all"
-    dtype = "float32"
-
-    [answers]                                   # where the numbers sit in an answer
-    values = "predictions"                      # of a prediction
-    explained_values = "predictions"            # of an explanation; "-" if they are not there and must be asked for
-    gradients = "explanations"                  # e.g. explanations[].attributions[0].map
-
-    [request]                                   # of protocol json: the body; "$rows" stands for the inputs
-    features = "$rows"
-
-    [requests]
-    batch = 64
-    concurrency = 2
-    rate = 5.0
-
-A header's value is never written down: ``authorization_env`` names the environment variable that holds it.
+The file is described in docs/endpoints.md. A header's value is never written down: ``authorization_env`` names the
+environment variable that holds it.
 """
 
 import ipaddress
@@ -180,7 +158,9 @@ class Endpoint:
             top["request"] = self.request
         else:
             tables["request"] = dict(self.request or {})
-        return _lines(top) + "".join(f"\n[{name}]\n{_lines(table)}" for name, table in tables.items() if _lines(table))
+        return toml_lines(top) + "".join(
+            f"\n[{name}]\n{toml_lines(table)}" for name, table in tables.items() if toml_lines(table)
+        )
 
     def write(self, path: str | Path) -> Path:
         try:
@@ -253,7 +233,8 @@ def _require_known(prefix: str, table: Mapping[str, Any], known: tuple[str, ...]
             raise MisuseError(f"{prefix}{name}: there is no such setting; expected one of {', '.join(known)}")
 
 
-def _lines(table: Mapping[str, Any]) -> str:
+def toml_lines(table: Mapping[str, Any]) -> str:
+    """A table in TOML, without what is None."""
     return "".join(f"{_key(name)} = {_toml(value)}\n" for name, value in table.items() if value is not None)
 
 

@@ -8,9 +8,9 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,8 +60,7 @@ PRAGMA synchronous = NORMAL;
 """
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One row about to be asked: its digest, and how often this run has asked it before."""
 
     digest: bytes

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relumine.errors import BadAnswerError, BudgetError, ChangedError, MisuseError, OracleFailedError, RelumineError
+from relumine.errors import BadAnswerError, BudgetError, ChangedError, MisuseError, OracleFailedError, translated
 from relumine.oracle.base import (
     Answer,
     Array,
@@ -169,14 +169,9 @@ class Metered:
             raise BudgetError(f"the budget of {self._budget} queries is spent: {spent} asked, {rows} more needed")
 
     def _answered(self, rows: Array, gradients: bool) -> Answer:
-        try:
+        asked = f" (asked {len(rows)} rows of {rows.shape[1]} numbers)"
+        with translated(OracleFailedError, "the oracle raised ", asked):
             return self._counted(len(rows), self._oracle(rows, gradients=gradients), gradients)
-        except RelumineError:
-            raise
-        except Exception as error:
-            raise OracleFailedError(
-                f"the oracle raised {type(error).__name__}: {error} (asked {len(rows)} rows of {rows.shape[1]} numbers)"
-            ) from error
 
     def _counted(self, rows: int, answer: Answer, gradients: bool) -> Answer:
         """The answer, checked once it is counted: a bad one has been paid for too."""

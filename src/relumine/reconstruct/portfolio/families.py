@@ -47,20 +47,22 @@ def families(kind: Kind, answers: LearnedAnswers) -> list[Family]:
         of_numbers = {}
     # Trees do not care how columns are scaled.
     scalings = ("columns",) if kind in ("forest", "boosted") else ("columns", "whole")
-    learners = {name: _classifier(make) for name, make in of_classes.items()} | of_numbers
+    learners = {name: classifier(make) for name, make in of_classes.items()} | of_numbers
     return [Family(name, scaling, learn) for name, learn in learners.items() for scaling in scalings]
 
 
-def _classifier(make: Make) -> Learn:
+def classifier(make: Make) -> Learn:
+    """Of probabilities of all classes, whichever of them were seen."""
+
     def learn(rows: Array, answers: LearnedAnswers, seed: int) -> Predictor:
         assert answers.classes is not None
         present = np.unique(answers.classes)
         if len(present) == 1:
-            return lambda rows: np.eye(answers.count)[np.full(len(rows), present[0])]
+            return lambda rows: np.eye(answers.count)[np.full(rows.shape[0], present[0])]
         model = _fitted(make(seed), rows, answers.classes)
 
         def predict(rows: Array) -> Array:
-            shares = np.zeros((len(rows), answers.count))
+            shares = np.zeros((rows.shape[0], answers.count))
             shares[:, present] = _probabilities(model, rows)
             return shares
 
@@ -109,7 +111,7 @@ def _fitted(model: Any, rows: Array, wanted: NDArray[Any]) -> Any:
     """With no more inputs than a kernel has time for, and no more neighbours than there are inputs."""
     if hasattr(model, "n_neighbors"):
         model.set_params(n_neighbors=min(model.n_neighbors, len(rows)))
-    most = _MOST_OF_KERNELS if hasattr(model, "kernel_params") else len(rows)
+    most = _MOST_OF_KERNELS if hasattr(model, "kernel_params") else rows.shape[0]
     with warnings.catch_warnings(action="ignore"):  # of convergence: what is not good is not chosen
         return model.fit(rows[:most], wanted[:most])
 
