@@ -15,7 +15,7 @@ from scipy.linalg import svd
 from relumine.oracle.base import Array
 from relumine.reconstruct.tensor.alternating import alternated
 from relumine.reconstruct.tensor.errors import largest
-from relumine.reconstruct.tensor.patterns import Pattern, patterns_in
+from relumine.reconstruct.tensor.patterns import OnLines, Pattern, apart, patterns_in
 from relumine.reconstruct.tensor.units import Units, no_units
 
 # Largest eigenvalue gap of a pattern that may be a unit's, unless noise makes it larger. Measured: those of true
@@ -40,6 +40,7 @@ class Tensor:
 
     error: the length that one M_n may have where no unit switched
     deviation: the standard deviation of what rounding adds to every number, independently
+    on: on which lines through the base points are; None if each is on a line of its own
     """
 
     differences: Array
@@ -47,6 +48,12 @@ class Tensor:
     base: Array
     error: float
     deviation: float = 0.0
+    on: OnLines | None = None
+
+    @property
+    def places(self) -> OnLines:
+        """Where on which line each point is."""
+        return self.on or apart(len(self.points))
 
     def spread(self, rows: int, columns: int) -> float:
         """The largest singular value of errors in an unfolding of this shape."""
@@ -75,13 +82,14 @@ class Tensor:
 
     def at(self, chosen: NDArray[np.bool_]) -> "Tensor":
         """Only some of the points."""
-        return replace(self, differences=self.differences[chosen], points=self.points[chosen])
+        on = self.places.at(chosen)
+        return replace(self, differences=self.differences[chosen], points=self.points[chosen], on=on)
 
     def telling(self) -> NDArray[np.bool_]:
         """N: the points that tell units apart.
 
-        Where K units or more switch at one point only, all of e_n⊗Rᴷ belongs to the column space, and with every
-        pattern the same one with or without this point.
+        Where K units or more switch at one point only, or beyond one place of a line only, all of e_n⊗Rᴷ belongs to the
+        column space, and with every pattern the same one with or without these points.
         """
         telling = np.ones(len(self.points), dtype=bool)
         while telling.any():
@@ -89,11 +97,14 @@ class Tensor:
             left = some.spectrum()[0]
             if not left.size:
                 return np.zeros_like(telling)
-            blocks = left.reshape(len(some.points), outputs.shape[1], -1)
-            full = np.linalg.eigvalsh(blocks @ blocks.transpose(0, 2, 1))[:, 0] > 1 - _LARGEST_GAP**2
+            blocks = left.reshape(len(some.points), -1)
+            alone = np.concatenate([choices[1:] for choices in some.places.thresholds])
+            shown = (alone @ blocks).reshape(len(alone), outputs.shape[1], -1)
+            sizes = np.linalg.eigvalsh(shown @ shown.transpose(0, 2, 1))[:, 0] / alone.sum(axis=1)
+            full = sizes > 1 - _LARGEST_GAP**2
             if not full.any():
                 break
-            telling[np.flatnonzero(telling)[full]] = False
+            telling[np.flatnonzero(telling)[alone[full].any(axis=0)]] = False
         return telling
 
     def reduced(self) -> tuple["Tensor", Array]:
@@ -137,7 +148,7 @@ class Terms:
 def decomposed(tensor: Tensor, rng: np.random.Generator, most: int) -> Units | None:
     """The units that can be told apart in this tensor; None if its patterns do not explain all of it.
 
-    most: the largest number of points at which patterns are enumerated
+    most: patterns are enumerated if there are no more than of so many points, each on a line of its own
     """
     fewer, outputs = tensor.reduced()
     terms = terms_of(fewer, rng, most)
@@ -165,7 +176,9 @@ def terms_of(fewer: Tensor, rng: np.random.Generator, most: int) -> Terms | None
     if gap > _LARGEST_GAP:
         return None
     basis = left.reshape(N, K, rank)
-    patterns = patterns_in(basis, gap) if most >= N else alternated(basis, gap, rng)
+    patterns = (
+        patterns_in(basis, gap, fewer.places) if 2**most >= fewer.places.patterns else alternated(basis, gap, rng)
+    )
     chosen, others = _independent(patterns, left, _dependent(gap, fewer))
     if sum(p.outputs.shape[1] for p in chosen) != rank:
         return None

@@ -48,7 +48,8 @@ class TensorRun(TwoLayerRun):
     def _find(self) -> None:
         with self.meter.phase("calibrate"):
             seen = self._first()
-        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng)
+        beyond = self.offer.box is None and self.asker.link is None
+        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng, beyond=beyond)
         with self.meter.phase("search"):
             self.search.run()
 

@@ -1,11 +1,11 @@
 """TensorSearch: which inputs to ask until every answered piece is explained by units.
 
-Gaussian inputs around one base come first: where h ≤ d and h is at most about K·17 their tensor shows all units at
-once. Where more units switch than can be told apart, inputs in a small ball around a fresh centre show those that
-pass through the ball; what known units explain is subtracted, and with fewer unknown ones the balls grow, until the
-Gaussian inputs can be decomposed too. With fewer than 16 inputs per output one small ball walks instead (walk.py). Two
-pieces whose difference cannot be decomposed (parallel rows, shared patterns) are parted on the segment between them, at
-the point where their tangents meet.
+Gaussian inputs around one base come first, and from the fifteenth on inputs on lines through it: where h ≤ d their
+tensor shows all units at once. Where more units switch than there are inputs, inputs in a small ball around a fresh
+centre show those that pass through the ball; what known units explain is subtracted, and with fewer unknown ones the
+balls grow, until the Gaussian inputs can be decomposed too. With fewer than 16 inputs per output one small ball walks
+instead (walk.py). Two pieces whose difference cannot be decomposed (parallel rows, shared patterns) are parted on the
+segment between them, at the point where their tangents meet.
 """
 
 from collections.abc import Callable
@@ -16,6 +16,7 @@ import numpy as np
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.base_lines import BaseLines
 from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
 from relumine.reconstruct.tensor.errors import alike, deviation, independent, turned_at
 from relumine.reconstruct.tensor.joint import jointly
@@ -24,10 +25,13 @@ from relumine.reconstruct.tensor.refinement import refined
 from relumine.reconstruct.tensor.units import Units, no_units
 from relumine.reconstruct.tensor.walk import Walk
 
-# Points at which patterns are enumerated: 2^18 of ten outputs, or 2^20 of up to four, take four seconds on one core.
+# Points of a ball at which patterns are enumerated.
 _MOST, _MOST_OF_FEW, _FEW_OUTPUTS = 18, 20, 4
 # Where fewer units than this can be told apart at once, it is cheaper to part them one by one.
 _ENOUGH = 12
+# Where each of so many inputs shows further units, more are asked on lines through the base (base_lines.py). Patterns
+# are tried if there are no more than of so many inputs elsewhere, which takes four seconds.
+_SINGLE, _LISTED, _LISTED_OF_FEW = 14, 19, 22
 # Dimensions that must be free besides K before a decomposition is tried. With fewer than K free every pattern fits;
 # these two are a margin against patterns of no unit that nearly fit. Not tuned.
 _FREE = 2
@@ -80,6 +84,8 @@ class TensorSearch:
         near: Callable[[Array, float], Array],
         seen: Observations,
         rng: np.random.Generator,
+        *,
+        beyond: bool = False,
     ) -> None:
         self._rng = rng
         self._ask, self._fresh, self.near = ask, fresh, near
@@ -96,6 +102,7 @@ class TensorSearch:
         self.clusters = [self.main]
         self._futile = self._gathered = 0
         self.reached = 1
+        self._through_base = BaseLines(beyond)
         self._slack = _SLACK[self._exact]
         self._size = float(np.linalg.norm(seen.jacobians[0]))
         self._walk: Walk | None = None
@@ -202,10 +209,11 @@ class TensorSearch:
     def _tensor(self, base: int, places: list[int]) -> Tensor:
         differences = self.rest[places] - self.rest[base]
         places_and_base = self._homogeneous(places), self._homogeneous([base])[0]
+        on = self._through_base.of(places) if base == 0 else None
         if self._deviation == 0:
-            return Tensor(differences, *places_and_base, self._error(*places))
+            return Tensor(differences, *places_and_base, self._error(*places), on=on)
         exact = alike(self.noise, self._size, self._far(places).max())
-        return Tensor(differences, *places_and_base, float(exact), self._deviation)
+        return Tensor(differences, *places_and_base, float(exact), self._deviation, on)
 
     def ranks(self, base: int, places: list[int]) -> list[int]:
         """For every beginning of these places: the rank of what is left there, compared with the base."""
@@ -220,13 +228,16 @@ class TensorSearch:
         return ranks
 
     @property
+    def _listable(self) -> int:
+        """Of so many points, each on a line of its own, all patterns can be tried."""
+        return _LISTED_OF_FEW if self.reached <= _FEW_OUTPUTS else _LISTED
+
+    @property
     def _most(self) -> int:
         return _MOST_OF_FEW if self.reached <= _FEW_OUTPUTS else _MOST
 
     def room(self, count: int) -> int:
         """How many units can be told apart at this many points."""
-        if count > self._most:
-            return min(int(self.reached * count / _MARGIN), self.dimension)
         return min(self.reached * (count - 1) - _FREE, self.dimension)
 
     def linear(self) -> Array:
@@ -260,7 +271,7 @@ class TensorSearch:
     def _decomposed(self, cluster: Cluster, places: list[int], fits: list[int]) -> bool:
         """Whether units were told apart at some of the unexplained places."""
         tensor = self._tensor(cluster.base, fits)
-        units = decomposed(tensor, self._rng, self._most)
+        units = decomposed(tensor, self._rng, self._listable)
         cluster.tried = len(places)
         if self._deviation and units is not None and len(units) < tensor.rank and len(places) < self._most:
             return False  # another point tells the others apart; subtracting these would add their errors to the rest
@@ -274,7 +285,7 @@ class TensorSearch:
     def shared(self) -> Units | None:
         """Units that explain what is left around the first base where several share a pattern; others would, too."""
         fits = self._fitting(self.main, self.unexplained(self.main))
-        units = jointly(self._tensor(self.main.base, fits), self._rng, self._most) if fits else None
+        units = jointly(self._tensor(self.main.base, fits), self._rng, self._listable) if fits else None
         return None if units is None else self._unscaled(units)
 
     def _unscaled(self, units: Units) -> Units:
@@ -282,10 +293,14 @@ class TensorSearch:
 
     def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
         """Some of these places at which few enough units switch that they can be told apart."""
-        many = len(places) > self._most and cluster is self.main
-        if many and self.ranks(cluster.base, places)[-1] <= self.room(len(places)):
-            return places
-        some = places[: self._most]
+        some = self._through_base.listed(places, 2**self._listable) if cluster is self.main else places[: self._most]
+        if found := self._telling(cluster, some):
+            return found
+        many = len(places) > self._most and cluster is self.main and not self._through_base
+        room = min(int(self.reached * len(places) / _MARGIN), self.dimension)
+        return places if many and self.ranks(cluster.base, places)[-1] <= room else []
+
+    def _telling(self, cluster: Cluster, some: list[int]) -> list[int]:
         fits = [n for n, rank in enumerate(self.ranks(cluster.base, some), 1) if n > 1 and rank <= self.room(n)]
         if fits:
             some = some[: fits[-1]]
@@ -331,7 +346,7 @@ class TensorSearch:
         telling = tensor.telling()
         if telling.sum() < 2 or tensor.at(telling).rank > self.room(int(telling.sum())):
             return False
-        return self._accepted(decomposed(tensor.at(telling), self._rng, self._most))
+        return self._accepted(decomposed(tensor.at(telling), self._rng, self._listable))
 
     # -- the strategy
 
@@ -349,12 +364,25 @@ class TensorSearch:
             ranks = self.ranks(self.main.base, places)
             if self.reached == 1 and len(places) > _FEW:
                 raise Stop(Outcome.NOT_THIS_CLASS, "all outputs are multiples of one: nothing tells units apart")
-            if (ranks and ranks[-1] > self.dimension) or (len(places) >= self._most and self.reached <= _FEW_OUTPUTS):
+            if ranks and ranks[-1] > self.dimension:
                 self._divide(places)
             elif ranks and (ranks[-1] <= _FEW or self.main.failures > _SHARED):
                 self._split(0, places[0])
+            elif self._through_base or (len(places) >= _SINGLE and ranks[-1] == self.reached * len(places)):
+                self._lengthen()
             else:
                 self.gather(self._fresh(self.missing(ranks)))
+
+    def _lengthen(self) -> None:
+        """Ask on a line through the base and one of the first inputs."""
+        line, t = self._through_base.next(self.main.members, self._distance)
+        start = self.seen.points[0]
+        places = self.add((start + t * (self.seen.points[line] - start))[None], self.main)
+        self._through_base.add(places, line, t)
+        self._gathered += 1
+
+    def _distance(self, first: int, second: int) -> float:
+        return float(np.linalg.norm(self.rest[second] - self.rest[first]))
 
     def fresh_point(self) -> Array:
         """Where an input may be."""
@@ -436,7 +464,7 @@ class TensorSearch:
         pairs = [(first, second, 0)]
         while pairs:
             first, second, depth = pairs.pop()
-            apart = np.linalg.norm(self.rest[second] - self.rest[first]) > self._error(first, second)
+            apart = self._distance(first, second) > self._error(first, second)
             if apart and not self._single(first, second) and depth <= self._most:
                 (middle,) = self.add(self._meeting(first, second)[None], self.main)
                 pairs += [(middle, second, depth + 1), (first, middle, depth + 1)]

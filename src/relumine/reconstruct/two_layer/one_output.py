@@ -14,6 +14,7 @@ from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
+from relumine.reconstruct.tensor.patterns import OnLines
 from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.tensor.search import TensorSearch
 from relumine.reconstruct.tensor.units import Units, no_units
@@ -212,7 +213,7 @@ class OneOutputSearch(TensorSearch):
         differences = (self.rest[places] - self.rest[0])[:, 0]
         if np.linalg.norm(differences, axis=1).max() <= self._error(*places):
             return True
-        sample = Sample(t, lines, self._homogeneous(list(places)), self._homogeneous([0])[0])
+        sample = Sample(OnLines(lines, t), self._homogeneous(list(places)), self._homogeneous([0])[0])
         found = decoded(sample, differences, self._error(*places), self._rng, self._listed)
         if found is not None and found.proven.all():
             self.accept(self._turned(found.jumps))

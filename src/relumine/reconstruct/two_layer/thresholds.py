@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.patterns import OnLines, halved
 
 # Choices listed for one half of the lines, at most: sorting them takes a second, and 32 MB each.
 _MOST_SUMS = 4_000_000
@@ -43,25 +44,15 @@ _SAFETY = 30.0
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Where on which line each piece was seen: ``t`` n, ``line`` n; ``points`` n×(d+1) and ``base`` d+1, as [x, 1]."""
+    """Where ``on`` which line each of n pieces was seen; ``points`` n×(d+1) and ``base`` d+1, as [x, 1]."""
 
-    t: Array
-    line: NDArray[np.intp]
+    on: OnLines
     points: Array
     base: Array
 
     def at(self, chosen: NDArray[np.bool_]) -> "Sample":
         """Some of them."""
-        return Sample(self.t[chosen], self.line[chosen], self.points[chosen], self.base)
-
-    def thresholds(self) -> list[Array]:
-        """For every line its possible patterns, each n long: none of its points, or all beyond one of them."""
-        every = []
-        for line in np.unique(self.line):
-            on = self.line == line
-            beyond = [on & (self.t * np.sign(t) >= abs(t)) for t in self.t[on]]
-            every.append(np.array([np.zeros(len(self.t), dtype=bool), *beyond]).astype(np.float64))
-        return every
+        return Sample(self.on.at(chosen), self.points[chosen], self.base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +83,7 @@ def decoded(
     error: by how much a difference may be wrong
     lines: on this many, the first ones, patterns are listed; on all others they must follow from that
     """
-    listed = sample.line < (np.inf if lines is None else lines)
+    listed = sample.on.line < (np.inf if lines is None else lines)
     left, sizes, right = np.linalg.svd(differences[listed], full_matrices=True)
     rank = int((sizes > error * np.sqrt(len(left))).sum())
     if not 0 < rank < len(left):
@@ -101,7 +92,7 @@ def decoded(
     tolerance = _SAFETY * noise / sizes[rank - 1] * np.sqrt(len(left))
     # Equations of their own for pieces that equal the base's would tell nothing of the others.
     mixed = np.linalg.qr(rng.standard_normal((len(left) - rank, len(left) - rank)))[0]
-    patterns = _vanishing(sample.at(listed).thresholds(), left[:, rank:] @ mixed, tolerance, rank)
+    patterns = _vanishing(sample.on.at(listed).thresholds, left[:, rank:] @ mixed, tolerance, rank)
     if patterns is None:
         return None
     follow = patterns @ left[:, :rank] / sizes[:rank] @ right[:rank] @ differences.T
@@ -194,7 +185,7 @@ def _basis(patterns: Array, order: NDArray[np.intp], rank: int) -> NDArray[np.in
 
 def _vanishing(thresholds: list[Array], null: Array, tolerance: float, rank: int) -> Array | None:
     """All patterns, one threshold per line, that vanish under the null space; None if there are too many."""
-    halves = _halves(thresholds)
+    halves = halved(thresholds)
     shapes = [[len(each) for each in half] for half in halves]
     if max(map(prod, shapes)) > _MOST_SUMS:
         return None
@@ -216,17 +207,6 @@ def _vanishing(thresholds: list[Array], null: Array, tolerance: float, rank: int
         return None
     patterns: Array = np.asarray(sum(line[choice] for line, choice in zip(lines, chosen, strict=True)))
     return patterns[patterns.any(axis=1)]
-
-
-def _halves(thresholds: list[Array]) -> tuple[list[Array], list[Array]]:
-    """The lines in two groups with about as many choices each."""
-    groups: tuple[list[Array], list[Array]] = ([], [])
-    sizes = [0.0, 0.0]
-    for each in sorted(thresholds, key=len, reverse=True):
-        smaller = int(sizes[1] < sizes[0])
-        groups[smaller].append(each)
-        sizes[smaller] += log(len(each))
-    return groups
 
 
 def _sorted_sums(half: list[Array], equation: Array) -> tuple[Array, NDArray[np.intp]]:
