@@ -203,7 +203,8 @@ def matching(
         maps = torch.from_numpy(answer.jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
         one_hot = np.eye(offer.outputs)[explained_outputs(offer.gradients, answer.values)]
         chosen = torch.from_numpy(one_hot if explained is None else explained).to(like)
-        scale = float(np.square(answer.jacobians).sum(axis=(1, 2)).mean() / answer.jacobians.shape[1]) or 1.0
+        scale = float(np.square(answer.jacobians).sum(axis=(1, 2)).mean() / answer.jacobians.shape[1])
+        scale = scale if scale > _TINY else 1.0
     spread = float(answer.values.var()) * offer.outputs or float(np.square(answer.values).mean()) or 1.0
     return Matching(
         inputs=asked,
