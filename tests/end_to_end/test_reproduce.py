@@ -172,6 +172,10 @@ def check_that_files_are_what_the_rows_say(out: Path) -> None:
     for name in ("main-agreement.svg", "gaussian.png", "gaussian.csv", "results.md"):
         assert name in stale.output
     assert "unknown-class.png" not in stale.output
+    drawn = relumine("--draw", "--out", str(out))
+    assert drawn.exit_code == 0, drawn.output
+    assert relumine("--check", "--out", str(out)).exit_code == 0
+    assert len((out / "gaussian.jsonl").read_text().splitlines()) == len(rows) // 2  # nothing was run
 
 
 def test_committed_figures_and_page_are_what_the_committed_rows_say():
@@ -198,7 +202,7 @@ def test_single_panels_can_be_run_and_are_kept_beside_the_others(tmp_path, tiny)
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"key": ""}', '{"key": "", "measures": null, "experiment": {}}'])
-@pytest.mark.parametrize("arguments", [["main"], ["--check"]])
+@pytest.mark.parametrize("arguments", [["main"], ["--check"], ["--draw"]])
 def test_a_line_that_is_no_row_is_named_and_kept(tmp_path, arguments, line):
     (tmp_path / "noise.jsonl").write_text(line + "\n")
     done = relumine(*arguments, "--out", str(tmp_path))

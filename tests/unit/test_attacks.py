@@ -257,3 +257,21 @@ def test_where_explanations_cannot_be_fitted_values_are():
         result = found["learned"](rl.Metered(oracle, budget=100), 100, seed, pool)
         assert result.outcome is FITTED
         assert (result.predict(others).argmax(1) == model.predict(others)).mean() > 0.8
+
+
+@pytest.mark.parametrize("budget", [1, 20])
+def test_explanations_that_have_vanished_leave_a_student_the_values(budget):
+    """Where noise takes inputs far out, probabilities of a network are saturated, and their slopes 1e-137 or 0."""
+    rng = np.random.default_rng(0)
+    A = rng.standard_normal((5, 3))
+
+    def query(x, gradients):
+        p = np.exp(x @ A)
+        return p / p.sum(axis=1, keepdims=True), 1e-137 * np.ones((len(x), 3, 5))
+
+    oracle = rl.FunctionOracle(query, rl.Offer((5,), 3, values="probabilities"))
+    pool = rng.standard_normal((40, 5))
+    found = {attack.key.name: attack for attack in attacks_for("smoothgrad", oracle.offer)}
+    result = found["learned"](rl.Metered(oracle, budget=budget), budget, 0, pool)
+    assert result.clone is not None
+    assert budget == 1 or (result.predict(pool).argmax(axis=1) == (pool @ A).argmax(axis=1)).mean() > 0.7

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from relumine.defend.registry import Chain
     from relumine.oracle.base import Oracle
     from relumine.oracle.metering.ledger import Ledger
-    from relumine.oracle.metering.metered import Metered
     from relumine.reconstruct.result import Reconstruction
 
 

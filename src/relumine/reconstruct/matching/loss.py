@@ -65,7 +65,8 @@ class Matching:
             one_hot = np.eye(offer.outputs)[explained_outputs(offer.gradients, answer.values)]
             self.chosen = torch.from_numpy(one_hot if asked.explained is None else asked.explained).to(like)
             self.maps = torch.from_numpy(jacobians.reshape(len(answer), -1, *offer.inputs)).to(like)
-            self.scale = float(np.square(jacobians).sum(axis=(1, 2)).mean() / jacobians.shape[1]) or 1.0
+            scale = float(np.square(jacobians).sum(axis=(1, 2)).mean() / jacobians.shape[1])
+            self.scale = scale if scale > _TINY else 1.0  # what vanishes tells nothing
 
     @property
     def of(self) -> Of:

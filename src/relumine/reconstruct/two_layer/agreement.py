@@ -1,7 +1,7 @@
 """Agreement: a reconstruction held against fresh values, mended, and polished, until nothing contradicts it."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -297,8 +297,9 @@ class TwoLayerRun(ABC):
             return model
         points, values = compared.points[near], compared.answers[near]
         errors = np.maximum(sizes[near], usual)
-        sharper = model.fitted(points, values, errors)
-        return min(model, sharper, key=lambda one: float((np.abs(one.values(points) - values).max(axis=1) / errors).max()))
+        models = model, model.fitted(points, values, errors)
+        left = [np.abs(one.values(points) - values).max(axis=1) / errors for one in models]
+        return models[int(left[1].max() < left[0].max())]
 
     def evidence(self, remark: str) -> Evidence:
         if self._state is None:

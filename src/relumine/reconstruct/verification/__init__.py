@@ -34,8 +34,8 @@ _ROUNDING, _DIGITS = 64, 8
 # Places at which a clone is wrong after which those further away tell no more.
 _CONTRADICTIONS = 3
 # A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, or
-# none at some scale, as many are asked for at boundaries of the clone's classes, between some of these points, halved to
-# rounding.
+# none at some scale, as many are asked for at boundaries of the clone's classes, between some of these points, halved
+# to rounding.
 _SATURATED, _TOLD, _TRIED, _HALVINGS = 1e-3, 8, 200, 50
 # Fewer answers than this do not tell by themselves how much answers vary; predictions at _DRAWS points do.
 _FEW, _DRAWS = 10, 50
