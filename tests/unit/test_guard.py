@@ -421,6 +421,33 @@ def test_what_was_counted_is_kept_when_the_server_is_killed(tmp_path):
     assert "SpentError" in done.stderr
 
 
+def test_a_kill_loses_a_client_no_more_than_a_hundredth_of_its_budget(tmp_path):
+    path, client = tmp_path / "budgets.sqlite", Client("a", 1000)
+    killed = Budgets(path)
+    killed.spend(client, 3)
+    assert killed.used() == {"a": 3}
+    after = Budgets(path)
+    assert 3 <= after.used()["a"] <= 13
+    for rows in (980, *[1] * 7):
+        after.spend(client, rows)
+    while after.used()["a"] < 1000:
+        after.spend(client, 1)
+    with pytest.raises(SpentError):
+        after.spend(client, 1)
+
+
+def test_a_server_that_stops_gives_back_what_nobody_asked_for(tmp_path):
+    path, client = tmp_path / "budgets.sqlite", Client("a", 1000)
+    for number in range(1, 1001):
+        budgets = Budgets(path)
+        budgets.spend(client, 1)
+        budgets.close()
+        if number % 250 == 0:
+            assert Budgets(path).used() == {"a": number}
+    with pytest.raises(SpentError):
+        Budgets(path).spend(client, 1)
+
+
 def test_what_cannot_be_counted_is_not_answered(tmp_path):
     path = tmp_path / "budgets.sqlite"
     client = guarded(budgets=Budgets(path))

@@ -116,3 +116,4 @@ def serve(
         print(f"serving {endpoint.url}", flush=True)
         run_server(app, listener)
         print(f"stopped after {sum(budgets.used().values()):,} rows")
+        budgets.close()

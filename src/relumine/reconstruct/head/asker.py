@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import qr
 
 from relumine.oracle.base import Answer, Array, Offer, explained_outputs
 from relumine.oracle.logits import in_logits
@@ -16,6 +17,11 @@ from relumine.reconstruct.verification.domain import rows_of
 
 # Inputs that are looked at, which costs one forward pass of the backbone each and no query.
 _INPUTS = 1000
+# Of these as many are chosen by their features; the others are random, as a comparison needs them.
+_DIFFERENT = 100
+# A head with a hidden layer is compared at this many random inputs: no mismatch bounds disagreement by 1 % of them
+# (3/N). At 40, the default of methods that choose their inputs, units that switch at one in a hundred were overlooked.
+_POINTS = 300
 # Numbers of the backbone's Jacobians that are kept for later: half a gigabyte of a float32 target's.
 _KEPT = 2**27
 # Sizes of inputs that are made up, in units of N(0, I): features far from zero and close to it.
@@ -24,19 +30,29 @@ _SIZES = (0.1, 10.0)
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """One answer, with Q·J_head (R×F) ``pulled`` back: Q (R×K) says which combinations of logits were explained."""
+    """One answer, with Q·J_head (R×F) ``pulled`` back: Q (R×K) says which combinations of logits were explained.
+
+    whole: by all of J_φ, and not along a row space that was known
+    """
 
     features: Array
     logits: Array
     combinations: Array
     pulled: Pullback
+    whole: bool = True
 
 
 class HeadAsker:
-    """Inputs ``rows`` n×d with their ``features`` n×F; asks each at most once with gradients, and once without."""
+    """Inputs ``rows`` n×d with their ``features`` n×F; asks each at most once with gradients, and once without.
 
-    def __init__(self, meter: Recorder, backbone: Backbone, inputs: Array | None, rng: np.random.Generator) -> None:
-        self.meter, self.backbone, self.rng = meter, backbone, rng
+    limit: of gradient queries
+    """
+
+    def __init__(
+        self, meter: Recorder, backbone: Backbone, inputs: Array | None, limit: int, rng: np.random.Generator
+    ) -> None:
+        self.meter, self.backbone, self.limit, self.rng = meter, backbone, limit, rng
+        self._before = meter.spent.gradient_queries
         self.given = inputs is not None
         rows = _made_up(self.offer, _INPUTS, rng) if inputs is None else rows_of(self.offer, inputs)
         rows = rows.astype(self.offer.dtype).astype(np.float64)
@@ -50,15 +66,16 @@ class HeadAsker:
         self.kept: dict[int, NDArray[np.floating]] = {}
 
     def _order(self) -> NDArray[np.intp]:
-        """Of two inputs one has features on that are on rarely, the other is any: so no feature is met too late."""
-        rarity = self.on @ (1 / np.maximum(self.on.sum(axis=0), 1))
+        """First the input with most features on, then those that differ most from all before them, then the others.
+
+        Features in units of their deviation, so that one that is on rarely is met early.
+        """
         first = int(self.on.sum(axis=1).argmax())
-        rare = [int(i) for i in np.argsort(-rarity, kind="stable") if i != first]
-        half = rare[: len(rare) // 2]
-        rest = np.setdiff1d(np.arange(len(self.rows)), [first, *half])
-        mixed = np.empty(len(rare), dtype=np.intp)
-        mixed[0::2], mixed[1::2] = self.rng.permutation(rest), half
-        return np.concatenate([[first], mixed]).astype(np.intp)
+        standard = (self.features - self.features.mean(axis=0)) / np.maximum(self.features.std(axis=0), 1e-300)
+        _, pivots = qr(standard.T, mode="r", pivoting=True)
+        different = [int(i) for i in pivots[: min(_DIFFERENT, len(pivots) // 2)] if i != first]
+        rest = np.setdiff1d(np.arange(len(self.rows)), [first, *different])
+        return np.array([first, *different, *self.rng.permutation(rest)], dtype=np.intp)
 
     @property
     def offer(self) -> Offer:
@@ -80,11 +97,27 @@ class HeadAsker:
         """Inputs whose gradients were not asked."""
         return [i for i in range(len(self.rows)) if i not in self.asked]
 
+    @property
+    def left(self) -> int:
+        """How many more may be asked with gradients."""
+        return self.limit - (self.meter.spent.gradient_queries - self._before)
+
+    def gradients(self, place: int) -> Answer:
+        """The answer at this input, with gradients."""
+        if place not in self.asked and self.left <= 0:
+            raise Stop(Outcome.INCOMPLETE, f"{self.limit} gradient queries were not enough: allow more")
+        return self.meter(self.rows[place : place + 1], gradients=True)
+
+    def compared(self, count: int) -> list[int]:
+        """Inputs whose gradients were not asked: those that differ most, and so many random ones, or more."""
+        count = max(count, _POINTS)
+        return [i for i in self.unasked if i < _DIFFERENT or i >= len(self.rows) - count]
+
     def observe(self, i: int) -> Observation | None:
         """Ask the gradients at one input; None where probabilities are saturated."""
-        if i in self.asked:
+        if i in self.asked and self.asked[i].whole:
             return self.asked[i]
-        values, combinations, gradients = self._explained(self.meter(self.rows[i : i + 1], gradients=True))
+        values, combinations, gradients = self._explained(self.gradients(i))
         if not np.isfinite(gradients).all():
             self.rows[i] = self.rows[0]  # nothing to be learnt there
             return None

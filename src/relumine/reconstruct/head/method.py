@@ -11,7 +11,7 @@ from relumine.oracle.metering.metered import Recorder, metered
 from relumine.reconstruct.head.asker import HeadAsker
 from relumine.reconstruct.head.backbone import backbone_of
 from relumine.reconstruct.head.clone import HeadClone
-from relumine.reconstruct.head.hidden import HiddenHead, hidden_head, uncovered
+from relumine.reconstruct.head.hidden import RARE, HiddenHead, hidden_head, uncovered
 from relumine.reconstruct.head.linear import linear_head
 from relumine.reconstruct.head.student import of_row_space, student
 from relumine.reconstruct.head.subspace import LeftTheRowSpaceError
@@ -26,11 +26,6 @@ _ACCEPTED = 500.0
 # Below this gap, relative to the spread of the answers, a head is close enough that no student would be better.
 _CLOSE = 1e-2
 _QUERIES = 100
-# A head with a hidden layer is compared at this many inputs: no mismatch bounds disagreement by 1 % of them (3/N). At
-# 40, the default of methods that choose their inputs, units that switch at one input in a hundred were overlooked.
-_HIDDEN_POINTS = 300
-# Of the inputs that contradict a head, this many are asked with gradients before it is looked for again.
-_CONTRADICTING = 4
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class Head:
         backbone = backbone_of(self.backbone, offer)
         meter = Recorder(metered(oracle))
         before = meter.spent
-        run = _HeadRun(self, HeadAsker(meter, backbone, self.inputs, np.random.default_rng(rng)))
+        run = _HeadRun(self, HeadAsker(meter, backbone, self.inputs, self.queries, np.random.default_rng(rng)))
         outcome, remark = attempt(run.reconstruct)
         clone = None if run.head is None else HeadClone(backbone, run.head, offer.inputs)
         return Reconstruction(clone, outcome, meter.spent.since(before), run.evidence(remark), repr(self))
@@ -96,30 +91,23 @@ class _HeadRun:
         found = self._hidden()
         outcome, remark = found.outcome, found.remark
         if outcome is Outcome.RECOVERED and self._gap is not None and self._gap <= self._tolerance(found):
-            if (share := uncovered(asker, found.basis)) > 0:
-                raise Stop(outcome, f"{share:.1%} of the inputs have a feature on whose weights too few answers show")
+            if (share := uncovered(asker, found.space.space)) > 0:
+                remark = f"{share:.1%} of the inputs have a feature on whose weights too few answers show"
+                raise Stop(outcome if share <= RARE else Outcome.INCOMPLETE, remark)
             return
         if outcome is Outcome.BUDGET_EXHAUSTED or self._nearly(outcome):
             raise Stop(Outcome.NOT_VERIFIED if outcome is Outcome.RECOVERED else outcome, remark)
         self._fit(found)
 
     def _hidden(self) -> HiddenHead:
-        """One hidden layer; inputs that contradict it are asked, as far as the queries go, and it is found anew."""
-        asker, settings = self._asker, self._settings
-        while True:
-            found = hidden_head(asker, settings.queries, settings.points)
-            self.head = found.network
-            if self.head is None:
-                return found
-            self._points = asker.unasked[-max(settings.points, _HIDDEN_POINTS) :]
-            gaps = self._compare()
-            wrong = np.argsort(-gaps)[: min(_CONTRADICTING, settings.queries - len(asker.asked))]
-            wrong = wrong[gaps[wrong] > self._tolerance(found)]
-            if found.outcome is not Outcome.RECOVERED or not len(wrong):
-                return found
-            with asker.meter.phase("search"):
-                for i in [self._points[int(place)] for place in wrong]:
-                    asker.observe(i)
+        """One hidden layer."""
+        settings = self._settings
+        found = hidden_head(self._asker, len(self._points))
+        self.head = found.network
+        if self.head is not None:
+            self._points = self._asker.compared(settings.points)
+            self._compare()
+        return found
 
     def _tolerance(self, found: HiddenHead) -> float:
         """As of every method; digits that pulling back costs are known."""
@@ -127,7 +115,8 @@ class _HeadRun:
 
     def _nearly(self, outcome: Outcome) -> bool:
         """Whether what was found is close, and no student would be better."""
-        return outcome in (Outcome.RECOVERED, Outcome.INCOMPLETE) and (self._gap or 1.0) <= _CLOSE
+        close = self._gap is not None and self._gap <= _CLOSE
+        return close and outcome in (Outcome.RECOVERED, Outcome.INCOMPLETE)
 
     def _fit(self, found: HiddenHead) -> None:
         """A student of the Jacobians asked so far and of as many more as are allowed."""
@@ -140,7 +129,7 @@ class _HeadRun:
         except LeftTheRowSpaceError:
             fitted = None
         if fitted is not None and fitted.clone is not None:
-            self.head = of_row_space(fitted.clone, found.basis.basis)
+            self.head = of_row_space(fitted.clone, found.space.space.basis)
             self._compare()
         if exact is not None and same >= self._same:
             self.head, self._gap, self._same = exact, before, same
@@ -152,12 +141,11 @@ class _HeadRun:
             f"{len(self._points)} inputs",
         )
 
-    def _compare(self) -> Array:
-        """How far the head is off at each compared input."""
+    def _compare(self) -> None:
+        """How far the head is off at the compared inputs."""
         assert self.head is not None
         gaps, self._same = self._asker.gaps(self.head, self._points)
         self._gap = float(gaps.max())
-        return gaps
 
     def evidence(self, remark: str) -> Evidence:
         points = 0 if self._gap is None else len(self._points)

@@ -6,6 +6,7 @@ off at an input do not matter as long as the others show these directions.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,8 @@ from relumine.oracle.base import Answer, Array, Offer
 from relumine.oracle.logits import in_logits
 from relumine.oracle.metering.metered import Metered, Spent
 from relumine.reconstruct.head.asker import HeadAsker, Observation
-from relumine.reconstruct.head.pullback import OUTSIDE, pulled_back
+from relumine.reconstruct.head.backbone import Backbone
+from relumine.reconstruct.head.pullback import OUTSIDE, Pullback, pulled_back
 
 # Singular values above this many times those of the errors belong to units.
 _ABOVE = 4.0
@@ -32,6 +34,19 @@ class RowSpace:
 
     basis: Array
     undetermined: NDArray[np.bool_]
+
+    @property
+    def directions(self) -> Array:
+        """(r+u)×F: what J_φ must be known along: the basis, as far as it is known, and every other feature."""
+        known = np.where(self.undetermined, 0.0, self.basis)
+        return np.concatenate([known, np.eye(self.basis.shape[1])[self.undetermined]])
+
+    def pullback(self, found: Pullback) -> Pullback:
+        """What was pulled back along these directions, in terms of features."""
+        r, rows = len(self.basis), found.rows @ self.directions
+        known = np.ones(rows.shape[1], dtype=bool)
+        known[self.undetermined] = found.known[r:]
+        return replace(found, rows=rows, known=known & found.known[:r].all())
 
 
 def row_space(asker: HeadAsker, seen: list[Observation]) -> RowSpace | None:
@@ -70,7 +85,7 @@ def _row_space(asker: HeadAsker, seen: list[Observation]) -> RowSpace | None:
 
 
 class LeftTheRowSpaceError(Exception):
-    """The gradient at this input has a part outside: a unit was on that never was before."""
+    """The gradient at this input contradicts the row space: a unit was on, or a feature, that hardly was before."""
 
     def __init__(self, place: int) -> None:
         super().__init__(place)
@@ -80,14 +95,13 @@ class LeftTheRowSpaceError(Exception):
 class InRowSpace(Metered):
     """A meter in front of a meter: the target as a function of B·φ, at the asker's inputs only."""
 
-    def __init__(self, asker: HeadAsker, basis: Array) -> None:
+    def __init__(self, asker: HeadAsker, space: RowSpace) -> None:
         self._asker, self._meter = asker, asker.meter
-        self._onto = asker.backbone.onto(basis)
-        self._basis = basis
-        self._offer = replace(asker.offer, inputs=(len(basis),), box=None)
+        self.space = space
+        self._offer = replace(asker.offer, inputs=(len(space.basis),), box=None)
         if asker.offer.values == "probabilities":
             self._offer = replace(self._offer, values="logits")
-        self.points = (asker.features @ basis.T).astype(asker.offer.dtype).astype(np.float64)
+        self.points = (asker.features @ space.basis.T).astype(asker.offer.dtype).astype(np.float64)
         self._places = {row.tobytes(): i for i, row in reversed(list(enumerate(self.points)))}
         seen = max((one.pulled.outside for one in asker.asked.values()), default=0.0)
         limit = OUTSIDE[asker.offer.dtype]
@@ -107,30 +121,49 @@ class InRowSpace(Metered):
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         places = [self._places[np.ascontiguousarray(row).tobytes()] for row in inputs]
-        answer = self._meter(self._asker.rows[places], gradients=gradients)
-        if self._asker.offer.values == "probabilities":
-            answer = in_logits(self._asker.offer, answer)
         if not gradients:
-            return answer
-        pulled = [self._pulled_back(i, one) for i, one in zip(places, answer.jacobians, strict=True)]
-        shape = (len(places), self.offer.gradient_rows, self.offer.dimension)
-        return Answer(answer.values, np.array(pulled).reshape(shape))
+            return self._in_logits(self._meter(self._asker.rows[places], gradients=False))
+        each = [self._explained(place) for place in places]  # one by one: the first that leaves the space is the last
+        return Answer(np.concatenate([one.values for one in each]), np.concatenate([one.jacobians for one in each]))
 
-    def _pulled_back(self, place: int, gradients: Array) -> Array:
+    def _in_logits(self, answer: Answer) -> Answer:
+        return in_logits(self._asker.offer, answer) if self._asker.offer.values == "probabilities" else answer
+
+    def _explained(self, place: int) -> Answer:
+        answer = self._in_logits(self._asker.gradients(place))
+        return Answer(answer.values, self._pulled_back(place, answer.values[0], answer.jacobians[0])[None])
+
+    def observe(self, place: int) -> None:
+        """Ask the gradients at one of the asker's inputs."""
+        self(self.points[[place]], gradients=True)
+
+    def _pulled_back(self, place: int, logits: Array, gradients: Array) -> Array:
+        r = len(self.space.basis)
         if not np.isfinite(gradients).all():  # saturated
-            return np.full((len(gradients), len(self._basis)), np.nan)
+            return np.full((len(gradients), r), np.nan)
         if place not in self._pulled:
+            asker = self._asker
             found = pulled_back(gradients, self._jacobian(place), self.offer.dtype)
-            if found.outside > self._outside and place not in self._asker.asked:
+            new = place not in asker.asked
+            if new and found.outside > self._outside:
+                raise LeftTheRowSpaceError(place)
+            shown = self.space.pullback(found)
+            asker.asked.setdefault(place, Observation(asker.features[place], logits, np.eye(len(logits)), shown, False))
+            missed = (shown.rows - found.rows[:, :r] @ self.space.basis)[:, shown.known]
+            if new and np.linalg.norm(missed) > _LEAVES * found.error * np.linalg.norm(shown.rows):
                 raise LeftTheRowSpaceError(place)
             self.error = max(self.error, found.error)
-            self._pulled[place] = found.rows
+            self._pulled[place] = found.rows[:, :r]
         return self._pulled[place]
 
     def _jacobian(self, place: int) -> Array:
-        """r×d: B·J_φ, of the Jacobian that was computed before if it was kept."""
+        """(r+u)×d: J_φ along the directions, of the whole that was computed before if it was kept."""
         kept = self._asker.kept.get(place)
         if kept is None:
             return self._onto.jacobian(self._asker.rows[place])
-        result: Array = self._basis @ kept
+        result: Array = self.space.directions @ kept
         return result
+
+    @cached_property
+    def _onto(self) -> Backbone:
+        return self._asker.backbone.onto(self.space.directions)

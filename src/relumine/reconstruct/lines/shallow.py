@@ -14,6 +14,9 @@ from scipy.linalg import LinAlgWarning, solve
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct.network import Network
 
+# A linear term is none of units' rows if this part of it lies outside of their span: rounding is far less in float32.
+_OUTSIDE = 1e-2
+
 
 @dataclass(frozen=True, eq=False)
 class Shallow:
@@ -69,12 +72,14 @@ class Shallow:
 
         Turning unit i around adds w_i a_iᵀ to the linear term, so the units to turn solve J₀ = −Σ_i c_i w_i a_iᵀ with
         c_i ∈ {0, 1}: linear least squares, whose Gram matrix is (W Wᵀ) ∘ (A Aᵀ). This is the paper's Algorithm 1b
-        without its queries.
+        without its queries. Combinations of outputs with another linear part, as of units that never switch, are left
+        out.
         """
         if not 0 < self.units <= self.jacobian.size:
             return self  # more units than the linear term has numbers: they cannot be told apart by it
-        gram = (self.outputs @ self.outputs.T) * (self.rows @ self.rows.T)
-        target = -np.einsum("mk,kd,md->m", self.outputs, self.jacobian, self.rows, optimize=True)
+        outputs = self.outputs - self.outputs @ self._elsewhere @ self._elsewhere.T
+        gram = (outputs @ outputs.T) * (self.rows @ self.rows.T)
+        target = -np.einsum("mk,kd,md->m", outputs, self.jacobian, self.rows, optimize=True)
         # The ridge keeps dependent units from spoiling the rest; what is found is checked by whoever uses it.
         ridge = 1e-12 * float(np.trace(gram)) / self.units
         with warnings.catch_warnings(category=LinAlgWarning, action="ignore"):
@@ -83,6 +88,14 @@ class Shallow:
         jacobian = self.jacobian + (self.outputs[turned].T @ self.rows[turned])
         offset = self.offset + self.outputs[turned].T @ self.biases[turned]
         return Shallow(jacobian, offset, self.outputs, self.rows * flip[:, None], self.biases * flip)
+
+    @property
+    def _elsewhere(self) -> Array:
+        """K×k: the combinations of outputs whose linear term is more than rows of units explain; none if all are."""
+        basis = np.linalg.svd(self.rows.T, full_matrices=False)[0]
+        outputs, sizes, _ = np.linalg.svd(self.jacobian - self.jacobian @ basis @ basis.T, full_matrices=False)
+        outside = outputs[:, sizes > _OUTSIDE * np.linalg.norm(self.jacobian)]
+        return outside if outside.shape[1] < len(self.offset) else outside[:, :0]
 
     def plain(self, tolerance: float) -> "Shallow | None":
         """The same function without a linear term, if it has such a form; opposite units, for one, need the term."""
@@ -98,7 +111,7 @@ class Shallow:
         if not self.units:
             return Network((self.jacobian,), (self.offset,), inputs, values=values)
         plain = self.plain(tolerance)
-        shown = plain or self
+        shown = plain or self.turned()
         return Network(
             (shown.rows, shown.outputs.T.copy()),
             (shown.biases, shown.offset),

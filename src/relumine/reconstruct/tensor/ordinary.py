@@ -66,6 +66,10 @@ class OrdinaryRun(TensorRun):
         taken, self._unused = self._unused[:count], self._unused[count:]
         return taken
 
+    def _unseen(self, count: int) -> Array:
+        """So many inputs to compare, whose gradients are not asked."""
+        return self._next(count)
+
     def _find(self) -> None:
         with self.meter.phase("search"):
             seen = self._first()
@@ -110,7 +114,7 @@ class OrdinaryRun(TensorRun):
         """Ask the values at the next inputs."""
         self.comparison.clear()
         with self.meter.phase("verify"):
-            self.comparison.ask(self._next(self.settings.points))
+            self.comparison.ask(self._unseen(self.settings.points))
         points, answers, model = self.comparison.points, self.comparison.answers, self._model()
         if len(points):
             same = float((model.values(points).argmax(axis=1) == answers.argmax(axis=1)).mean())
