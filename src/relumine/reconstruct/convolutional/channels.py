@@ -172,7 +172,10 @@ def _vote(geometry: Geometry, sighting: Sighting, weights: Array) -> float:
     """+1 if the pre-activations around this max-pool are as they must be, −1 if they are so the other way around."""
     if geometry.stage.pool is None or geometry.stage.pool.kind != "max":
         return 0.0
-    (cell,) = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)][:1]
+    cells = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)]
+    if not len(cells):  # a window that would reach out of the grid is left out
+        return 0.0
+    cell = cells[0]
     others = [int(i) for i in cell if i >= 0 and i not in sighting.places]
     value = {i: float(unit_rows(geometry, sighting.change.around, (i,))[:, -1] @ weights) for i in cell if i >= 0}
     if sighting.pooled:

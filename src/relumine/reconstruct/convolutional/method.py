@@ -1,5 +1,6 @@
 """Convolutional: convolutional networks from gradients of all outputs."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -11,6 +12,7 @@ from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.convolutional.architecture import Architecture
 from relumine.reconstruct.convolutional.channels import Channels
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 from relumine.reconstruct.convolutional.dense import Dense, dense_layers
@@ -49,13 +51,13 @@ class Convolutional:
     """Reconstruct convolutions, ReLUs, pools and dense layers exactly, from gradients of all outputs.
 
     architecture: a torch module whose convolutions and pools are like the target's (its parameters do not matter), or
-        a tuple of ``Stage``
+        a tuple of ``Stage``. None: as many layers as can be told are, and a student guesses the rest
     inputs: the owner's inputs, n×d or n×shape: where to search besides, and where a clone must be right
     limit: give up after this many gradient queries
     steps: how long a student learns that starts from what is proved where the whole is not; 0 fits none
     """
 
-    architecture: "torch.nn.Module | tuple[Stage, ...]" = field(repr=False)
+    architecture: "torch.nn.Module | tuple[Stage, ...] | None" = field(default=None, repr=False)
     inputs: Array | None = field(default=None, repr=False, compare=False)
     limit: int = 1000
     steps: int = 1000
@@ -95,11 +97,11 @@ def _checked(offer: Offer) -> Shape:
 
 
 def _stages(
-    architecture: "torch.nn.Module | tuple[Stage, ...]", shape: Shape
+    architecture: "torch.nn.Module | tuple[Stage, ...] | None", shape: Shape
 ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """The convolutional stages, and the units of hidden dense layers, which are told for a student."""
-    if isinstance(architecture, tuple):
-        return architecture, HIDDEN
+    if architecture is None or isinstance(architecture, tuple):
+        return architecture or (), HIDDEN
     from relumine.reconstruct.convolutional.torch_module import hidden_of, stages_of
 
     return stages_of(architecture, shape), hidden_of(architecture)
@@ -174,12 +176,23 @@ class _Run:
         """Layer after layer, then the dense ones, then the comparison."""
         with self.meter.phase("calibrate"):
             self.segments.next(self.front)
-        for stage in self.stages:
+        for stage in self.stages or self.told():
             with self.meter.phase(f"convolution {len(self.front.layers) + 1}"):
                 self.front = self.front.and_(self.layer(Geometry(stage, self.front.outputs)))
             if not self.missing:
                 self.proved = self.front
         self.finish()
+
+    def told(self) -> Iterator[Stage]:
+        """Stage after stage, as far as they can be told."""
+        told = Architecture(self.shape, self.segments, self.ask, self.start, lambda: self.tolerance, self.rng)
+        with self.meter.phase("architecture"):
+            stage: Stage | None = told.first()
+        while stage is not None:
+            self.stages = (*self.stages, stage)
+            yield stage
+            with self.meter.phase("architecture"):
+                stage = told.next(self.front)
 
     def layer(self, geometry: Geometry) -> Layer:
         """The layer of this geometry behind the front, as far as its channels are found.
