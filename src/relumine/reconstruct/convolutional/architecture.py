@@ -15,21 +15,23 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.convolutional.channels import Channels
-from relumine.reconstruct.convolutional.layers import Front, Geometry, Pair, Pool, Shape, Stage
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Pair, Pool, Shape, Stage
 from relumine.reconstruct.convolutional.patches import Patch, patches_in, similar
 from relumine.reconstruct.convolutional.segments import Segments
 from relumine.reconstruct.convolutional.sightings import Change, Observation, sightings_in
 from relumine.reconstruct.result import Outcome, Stop
 
-# So many sightings of kernels tell a stride (a wrong one, twice too large, has a chance of 2^-9 along each axis), within
-# so many pairs of points; without a single patch within the first few, it is no convolutional network.
-_KERNELS, _PAIRS, _NONE = 10, 60, 12
+# So many sightings of kernels tell a stride: one twice too large has a chance of 2^-9 along each axis. Some of them are
+# whole and return elsewhere. Within so many pairs of points; without any patch in the first few, there are none.
+_KERNELS, _WHOLE, _PAIRS, _NONE = 10, 4, 90, 12
 # So many at a border tell the padding: with kernels of 5x5 a third of them show all of it.
 _BORDER, _BORDER_PAIRS = 16, 20
 # Max-pools and average pools that are looked for: size and stride.
 _POOLS = ((2, 2), (3, 3), (3, 2))
 # Kernels of later layers that are tried, and the largest part of what was seen that is looked at for them.
 _SIZES, _SEEN = (3, 5, 1), 40
+# So many pairs more are asked where none of these is seen.
+_MORE = 15
 # A max-pool explains so many times more: most units that switch are those that it turns from one to another.
 _TURNED = 1.25
 
@@ -61,18 +63,19 @@ class Architecture:
 
     def first(self) -> Stage:
         """The first stage; a ``Stop`` where there is none to be told."""
-        kernels: list[Patch] = []
         for count in range(_PAIRS):
-            self._look(self.segments.next(Front(self.shape)))
+            self._look(self.segments.next(*self._pixels()))
             kernels = self._kernels()
-            if len(kernels) >= _KERNELS:
-                break
+            if len(kernels) >= _WHOLE and len(self._placed(kernels)) >= _KERNELS:
+                self._look_at_borders(kernels)
+                return self._stage(self._kernels())
             if count >= _NONE and not self.found:
                 raise Stop(Outcome.NOT_THIS_CLASS, "no unit reads a small part of the image alone")
-        if len(kernels) < _KERNELS:
-            raise Stop(Outcome.NOT_THIS_CLASS, "no kernel was seen at several places")
-        self._look_at_borders(kernels)
-        return self._stage(self._kernels())
+        raise Stop(Outcome.NOT_THIS_CLASS, "no kernel was seen at several places")
+
+    def _pixels(self) -> tuple[Front, Layer]:
+        front = Front(self.shape)
+        return front, nothing(front)
 
     def _look(self, change: Change) -> list[Patch]:
         new = patches_in(change, self.shape, self.tolerance())
@@ -105,7 +108,7 @@ class Architecture:
             point, strength = self.start()
             move = step * frame.ravel() * strength * self.rng.standard_normal(frame.size)
             self.segments.pairs.append((self.ask(point), self.ask(point + move)))
-            change = self.segments.change(Front(self.shape), self.segments.pairs[-1])
+            change = self.segments.change(*self._pixels(), self.segments.pairs[-1])
             self._look(change)
             step *= 0.3 if change.full else 2.0 if len(change.rows) < 3 else 1.0
             if len(self._placed(whole, before)) >= _BORDER:
@@ -196,8 +199,12 @@ class Architecture:
 
     def next(self, front: Front) -> Stage | None:
         """The stage behind these layers of which most was seen; None if nothing was."""
-        changes = self.segments.again(front)[-_SEEN:]
-        best, score = self._best([Stage((k, k), (1, 1), (k // 2, k // 2)) for k in _SIZES], front, changes)
+        sizes = [Stage((k, k), (1, 1), (k // 2, k // 2)) for k in _SIZES]
+        changes = self.segments.again(front, nothing(front))[-_SEEN:]
+        best, score = self._best(sizes, front, changes)
+        if not score:
+            changes += [self.segments.next(front, nothing(front)) for _ in range(_MORE)]
+            best, score = self._best(sizes, front, changes)
         if not score:
             return None
         k, n = best.kernel[0], min(front.outputs[1:])
@@ -222,6 +229,12 @@ class Architecture:
         for change in changes:
             channels.add(sightings_in(front, geometry, change, self.tolerance()))
         return sum(len(one.seen) for one in channels.found if one.places > 2)
+
+
+def nothing(front: Front) -> Layer:
+    """A layer behind these of which no channel is known."""
+    channels = front.outputs[0]
+    return Layer(Geometry(Stage((1, 1)), front.outputs), np.zeros((0, channels)), np.zeros(0))
 
 
 def _pools(kind: str) -> list[Pool]:

@@ -1,6 +1,6 @@
 """Channels: kernels and biases that several sightings agree on.
 
-Weight sharing is the proof. A sighting leaves its channel's kernel w in a small subspace of all kernels; two such
+Weight sharing is the proof. A sighting leaves its channel's kernel in a small subspace of all kernels; two such
 subspaces of different channels, or of what is no unit of this layer, have no common vector, unless by chance.
 """
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.convolutional.layers import Geometry
-from relumine.reconstruct.convolutional.sightings import Sighting, unit_rows
+from relumine.reconstruct.convolutional.layers import Geometry, Layer
+from relumine.reconstruct.convolutional.sightings import SAME, Sighting, unit_rows
 
 # A common vector of two subspaces is proved by so many more dimensions than they need.
 _MARGIN = 3
 # So many places at which it was seen make a channel; two may agree by chance where images are small. Sightings at one
 # place are no proof: what is no unit of this layer looks there like itself.
 _PLACES = 3
-# So many of them must be sure: others may be taken for units beside them.
-_SURE = 2
-# Turns of reweighting, and the misfit that rounding may leave.
-_REWEIGHTED, _ROUNDING = 4, 1e-15
+# So many of them must be sure, since others may be taken for units beside them; where more places agree, one is enough.
+_SURE, _AGREED = 2, 5
+# Turns of reweighting, the misfit that rounding may leave, and the sightings that are fitted: the best ones.
+_REWEIGHTED, _ROUNDING, _FITTED = 4, 1e-15, 40
 # So many sightings prove a bias, which agree up to a multiple of the tolerance for directions.
 _BIASES, _ALIKE = 2, 1e2
 # A vector of which less than this part is seen is not seen.
@@ -32,59 +32,76 @@ _VOTES = 1.0
 
 @dataclass(eq=False)
 class Channel:
-    """``weights``: kernel and bias (t+1 numbers, of length one), on where positive; ``seen``: its sightings.
+    """``kernel``: t numbers, of length one, but for what is in the span of ``free`` (t×k), which nothing shows so far.
 
-    biased: whether its bias is known: max-pools do not show it, and one sighting of a ReLU may be another unit's
+    bias: None until sightings agree on it: max-pools do not show it, and one sighting of a ReLU may be another unit's
+    seen: its sightings
     """
 
-    weights: Array
+    kernel: Array
+    free: Array
+    bias: float | None = None
     seen: list[Sighting] = field(default_factory=list)
     oriented: bool = False
-    biased: bool = False
-
-    def fits(self, sighting: Sighting, tolerance: float) -> bool:
-        """Whether this is one more sighting of it, and not one that shows nothing of it."""
-        free = sighting.free if self.biased and not sighting.pooled else _with_bias(sighting.free)
-        if len(self.weights) - free.shape[1] - 1 < _MARGIN:  # one number fits any channel
-            return False
-        shown = self.weights - free @ (free.T @ self.weights)
-        size = float(np.linalg.norm(shown))
-        particular = sighting.particular - free @ (free.T @ sighting.particular)
-        length = float(np.linalg.norm(particular))
-        if size < _SHOWN or length < _SHOWN:
-            return False
-        particular /= length
-        return float(np.linalg.norm(shown - particular * (particular @ shown))) < tolerance * size
-
-    def settle(self, tolerance: float) -> None:
-        """Learn the bias once two sightings agree on it; those that say otherwise are not of this channel."""
-        shown = [one for one in self.seen if not one.pooled]
-        biases = np.array([_bias(one, self.weights) for one in shown])
-        near = np.abs(biases[:, None] - biases) <= _ALIKE * tolerance * (1 + np.abs(biases))
-        if self.biased or near.sum(axis=1).max(initial=0) < _BIASES:
-            return
-        agree = near[int(near.sum(axis=1).argmax())]
-        self.seen = [one for one in self.seen if one.pooled]
-        self.seen += [one for one, right in zip(shown, agree, strict=True) if right]
-        self.biased = True
-        self.refit()
 
     @property
     def places(self) -> int:
         """At how many places it was seen."""
         return len({one.places for one in self.seen})
 
+    @property
+    def complete(self) -> bool:
+        """Whether kernel and bias are proved."""
+        known = self.bias is not None and not self.free.shape[1]
+        sure = sum(one.sure for one in self.seen)
+        return known and self.places >= (_PLACES if sure >= _SURE else _AGREED) and sure > 0
+
+    def takes(self, sighting: Sighting, tolerance: float) -> bool:
+        """Take one more sighting of it, unless it is none, or one that shows nothing of it."""
+        found = common(self.kernel, self.free, sighting.kernel, sighting.free, tolerance)
+        if found is None or not self._bias_fits(sighting, tolerance):
+            return False
+        self.seen.append(sighting)
+        if self.free.shape[1]:
+            self.kernel, self.free = found
+        self.settle(tolerance)
+        return True
+
+    def _bias_fits(self, sighting: Sighting, tolerance: float) -> bool:
+        if self.bias is None or sighting.pooled or self.free.shape[1]:
+            return True
+        return abs(sighting.bias(self.kernel) - self.bias) <= _ALIKE * tolerance * (1 + abs(self.bias))
+
+    def settle(self, tolerance: float) -> None:
+        """Learn the bias once two sightings agree on it; those that say otherwise are not of this channel."""
+        shown = [one for one in self.seen if not one.pooled]
+        if self.bias is not None or self.free.shape[1] or len(shown) < _BIASES:
+            return
+        self.refit()
+        biases = np.array([one.bias(self.kernel) for one in shown])
+        near = np.abs(biases[:, None] - biases) <= _ALIKE * tolerance * (1 + np.abs(biases))
+        if near.sum(axis=1).max() < _BIASES:
+            return
+        agree = near[int(near.sum(axis=1).argmax())]
+        self.seen = [one for one in self.seen if one.pooled]
+        self.seen += [one for one, right in zip(shown, agree, strict=True) if right]
+        self.refit()
+        self.bias = _best([one for one, right in zip(shown, agree, strict=True) if right], self.kernel)
+
     def refit(self) -> None:
-        """The vector that all sightings agree on, by least squares in which each counts as exact as it turns out."""
-        pooled = [one.equations for one in self.seen if one.pooled]
-        parts = [one.equations for one in self.seen]
-        if not self.biased and pooled:
-            parts = [*pooled, np.eye(len(self.weights))[-1:]]
+        """The vector that the best sightings agree on, by least squares in which each counts as exact as it is."""
+        best = sorted(self.seen, key=lambda one: one.error)[:_FITTED]
+        parts = [one.kernel_equations for one in best]
         misfits = np.ones(len(parts))
         for _ in range(_REWEIGHTED):
-            vector = np.linalg.svd(np.concatenate([e / m for e, m in zip(parts, misfits, strict=True)]))[2][-1]
+            weighed = [part / misfit for part, misfit in zip(parts, misfits, strict=True)]
+            stack = np.concatenate([*weighed, self.free.T / misfits.min()])
+            vector = np.linalg.svd(np.linalg.qr(stack, mode="r"))[2][-1]
             misfits = np.array([np.linalg.norm(part @ vector) for part in parts]) + _ROUNDING
-        self.weights = vector * np.sign(vector[:-1] @ self.weights[:-1])
+        self.kernel = vector * np.sign(vector @ self.kernel)
+        shown = [one for one in best if not one.pooled]
+        if self.bias is not None and shown:
+            self.bias = _best(shown, self.kernel)
 
 
 class Channels:
@@ -96,88 +113,125 @@ class Channels:
         self.found: list[Channel] = []
         self.unexplained: list[Sighting] = []
 
+    def restart(self) -> None:
+        """Keep what is proved; everything else is seen again, better, once proved channels are taken away."""
+        self.found = [channel for channel in self.found if channel.complete]
+        self.unexplained = []
+
+    def layer(self) -> Layer:
+        """The channels of which kernel, bias and orientation are proved."""
+        complete = [channel for channel in self.found if channel.complete]
+        self.orient(complete)
+        proved = [channel for channel in complete if channel.oriented]
+        proved = sorted(proved, key=lambda one: -len(one.seen))[: self.geometry.stage.channels]
+        kernels = np.array([one.kernel for one in proved]).reshape(len(proved), self.geometry.taps.shape[1])
+        return Layer(self.geometry, kernels, np.array([one.bias for one in proved], dtype=np.float64))
+
     @property
-    def complete(self) -> list[Channel]:
-        """Those of which kernel and bias are proved."""
-        return [
-            channel
-            for channel in self.found
-            if channel.biased and channel.places >= _PLACES and sum(one.sure for one in channel.seen) >= _SURE
-        ]
+    def progress(self) -> tuple[int, int, int]:
+        """What grows while channels are found: their number, numbers of kernels shown, and proved channels."""
+        free = sum(channel.free.shape[1] for channel in self.found)
+        return len(self.found), -free, sum(channel.complete for channel in self.found)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all channels are proved."""
+        wanted, complete = self.geometry.stage.channels, self.progress[2]
+        return wanted is not None and complete >= wanted
+
+    @property
+    def pending(self) -> list[Channel]:
+        """Those of which nothing but the bias is missing."""
+        return [channel for channel in self.found if channel.bias is None and not channel.free.shape[1]]
 
     def add(self, sightings: Iterable[Sighting]) -> None:
         """Put new sightings to the channels that they show, and look for new channels among the others."""
-        for one in sightings:
-            if len(one.particular) - one.free.shape[1] - 1 < _MARGIN or self._explained(one):
-                continue
-            channel = next((new for other in self.unexplained if (new := common(one, other, self.tolerance))), None)
+        left = self._left([one for one in sightings if len(one.kernel) - one.free.shape[1] - 1 >= _MARGIN])
+        for one in left:
+            channel = next((new for other in self.unexplained if (new := paired(one, other, self.tolerance))), None)
             self.unexplained.append(one)
             if channel is not None:
                 channel.settle(self.tolerance)
                 self.found.append(channel)
                 others = [other for other in self.unexplained if all(other is not seen for seen in channel.seen)]
-                self.unexplained = [other for other in others if not self._explained(other)]
+                self.unexplained = self._left(others)
 
-    def _explained(self, sighting: Sighting) -> bool:
-        for channel in self.found:
-            if channel.fits(sighting, self.tolerance):
-                channel.seen.append(sighting)
-                channel.settle(self.tolerance)
-                return True
-        return False
+    def _left(self, sightings: list[Sighting]) -> list[Sighting]:
+        """Those that no channel explains, and that are not what an explained one was taken for besides."""
+        taken = [any(channel.takes(one, self.tolerance) for channel in self.found) for one in sightings]
+        rows: dict[int, list[Array]] = {}
+        for one, right in zip(sightings, taken, strict=True):
+            if right:
+                rows.setdefault(id(one.change), []).append(one.row)
+        return [
+            one
+            for one, right in zip(sightings, taken, strict=True)
+            if not right and all(abs(one.row @ row) <= SAME for row in rows.get(id(one.change), []))
+        ]
 
-    def orient(self) -> None:
-        """Turn every channel so that it is on where it is positive, as far as max-pools show."""
-        for channel in self.found:
+    def orient(self, channels: list[Channel]) -> None:
+        """Turn these channels so that they are on where they are positive, as far as max-pools show."""
+        for channel in channels:
             channel.refit()
-            votes = sum(_vote(self.geometry, one, channel.weights) for one in channel.seen)
-            channel.weights = channel.weights * (-1.0 if votes < 0 else 1.0)
+            votes = sum(_vote(self.geometry, one, channel) for one in channel.seen)
+            if votes < 0:
+                channel.kernel = -channel.kernel
+                channel.bias = None if channel.bias is None else -channel.bias
             channel.oriented = abs(votes) > _VOTES
 
 
-def common(first: Sighting, second: Sighting, tolerance: float) -> Channel | None:
-    """The channel that both show: the one vector of both subspaces, if there is just one.
+def paired(first: Sighting, second: Sighting, tolerance: float) -> Channel | None:
+    """The channel that both show, if they do.
 
     One of them must be sure: two that are not may both be taken for units beside them, with a shifted kernel.
     """
     if first.change is second.change or first.places == second.places or not (first.sure or second.sure):
         return None
-    bias = not (first.pooled and second.pooled)
-    a, b = first.basis(bias=bias), second.basis(bias=bias)
-    if a.shape[1] + b.shape[1] > len(a) - _MARGIN:
+    found = common(first.kernel, first.free, second.kernel, second.free, tolerance)
+    return None if found is None else Channel(*found, seen=[first, second])
+
+
+def common(kernel: Array, free: Array, other: Array, others: Array, tolerance: float) -> tuple[Array, Array] | None:
+    """The one kernel in span(kernel, free) and span(other, others), but for what is free in both, which comes with it.
+
+    None if there is none, or if so few numbers are shown that any two would have one.
+    """
+    if free.shape[1] > others.shape[1]:
+        kernel, free, other, others = other, others, kernel, free
+    left, sizes, right = np.linalg.svd(free.T @ others)
+    both = int((sizes > 1 - tolerance**2).sum())
+    unknown = free @ left[:, :both]
+    a = np.hstack([kernel[:, None], free @ left[:, both:]])
+    b = np.hstack([other[:, None], others @ right[both:].T])
+    if a.shape[1] + b.shape[1] > len(kernel) - both - _MARGIN:
         return None
-    left, sizes, _ = np.linalg.svd(a.T @ b)
+    turn, sizes, _ = np.linalg.svd(a.T @ b)
     if int((sizes > 1 - tolerance**2).sum()) != 1:
         return None
-    channel = Channel(a @ left[:, 0])
-    channel.seen = [one for one in (first, second) if channel.fits(one, tolerance)]
-    return channel if len(channel.seen) == 2 else None
+    vector = a @ turn[:, 0]
+    if min(abs(vector @ kernel), abs(vector @ other)) < _SHOWN:
+        return None
+    return vector, unknown
 
 
-def _bias(sighting: Sighting, weights: Array) -> float:
-    """The bias that this sighting of a ReLU says, for this kernel."""
-    kernel, bias = sighting.equations[:, :-1] @ weights[:-1], sighting.equations[:, -1]
-    return -float(kernel @ bias) / max(float(bias @ bias), 1e-300)
+def _best(sightings: list[Sighting], kernel: Array) -> float:
+    """The bias that they say, each as far as it is exact."""
+    weights = 1 / (np.array([one.error for one in sightings]) + _ROUNDING) ** 2
+    return float(weights @ [one.bias(kernel) for one in sightings] / weights.sum())
 
 
-def _with_bias(free: Array) -> Array:
-    """An orthonormal basis of this space and the bias."""
-    others = free.copy()
-    others[-1] = 0.0
-    left, sizes, _ = np.linalg.svd(others, full_matrices=False)
-    return np.hstack([left[:, sizes > _SHOWN], np.eye(len(free))[:, -1:]])
-
-
-def _vote(geometry: Geometry, sighting: Sighting, weights: Array) -> float:
+def _vote(geometry: Geometry, sighting: Sighting, channel: Channel) -> float:
     """+1 if the pre-activations around this max-pool are as they must be, −1 if they are so the other way around."""
     if geometry.stage.pool is None or geometry.stage.pool.kind != "max":
         return 0.0
+    weights = np.append(channel.kernel, channel.bias or 0.0)
     cells = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)]
     if not len(cells):  # a window that would reach out of the grid is left out
         return 0.0
     cell = cells[0]
     others = [int(i) for i in cell if i >= 0 and i not in sighting.places]
-    value = {i: float(unit_rows(geometry, sighting.change.around, (i,))[:, -1] @ weights) for i in cell if i >= 0}
-    if sighting.pooled:
-        return float(np.sign(np.mean([value[i] for i in sighting.places])))
-    return -float(np.sign(np.mean([value[i] for i in others]))) if others else 0.0
+    wanted = sighting.places if sighting.pooled else others
+    if not wanted:
+        return 0.0
+    values = [float(unit_rows(geometry, sighting.change.around, (i,))[:, -1] @ weights) for i in wanted]
+    return float(np.sign(np.mean(values))) * (1.0 if sighting.pooled else -1.0)

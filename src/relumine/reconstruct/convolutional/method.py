@@ -12,7 +12,7 @@ from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
-from relumine.reconstruct.convolutional.architecture import Architecture
+from relumine.reconstruct.convolutional.architecture import Architecture, nothing
 from relumine.reconstruct.convolutional.channels import Channels
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 from relumine.reconstruct.convolutional.dense import Dense, dense_layers
@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 _TOLERANCE = {"float64": 1e-6, "float32": 3e-3}
 # So many segments in a row without anything new end the search for channels.
 _PATIENCE = 90
-# Every so many of them are spent on a bias that is missing.
-_LOWERED = 6
+# Every so many of them are spent on biases that are missing, and so many without anything new make it worth while to
+# take away what proved channels explain, everywhere.
+_CROSSED, _AGAIN = 6, 5
+# Biases that are sought in one image.
+_TOGETHER = 3
 # Points at first for the dense layers, more of them at a time, how often, and images to choose these from.
 _POINTS, _MORE, _ROUNDS, _IMAGES = 24, 8, 25, 200
 # Largest gap of a recovered clone in float64: several least squares follow each other. A unit that is missing was
@@ -175,12 +178,14 @@ class _Run:
     def reconstruct(self) -> None:
         """Layer after layer, then the dense ones, then the comparison."""
         with self.meter.phase("calibrate"):
-            self.segments.next(self.front)
+            self.segments.next(self.front, nothing(self.front))
         for stage in self.stages or self.told():
             with self.meter.phase(f"convolution {len(self.front.layers) + 1}"):
                 self.front = self.front.and_(self.layer(Geometry(stage, self.front.outputs)))
             if not self.missing:
-                self.proved = self.front
+                # A stage that was guessed is proved by channels found behind it; the first is told by its borders.
+                sure = self.settings.architecture is not None or len(self.front.layers) == 1
+                self.proved = self.front if sure else Front(self.shape, self.front.layers[:-1])
         self.finish()
 
     def told(self) -> Iterator[Stage]:
@@ -200,35 +205,39 @@ class _Run:
         A channel that nothing switches is off everywhere, or shows in the comparison.
         """
         channels = self.channels[len(self.front.layers)] = Channels(geometry, self.tolerance)
-        for change in self.segments.again(self.front):
+        known = channels.layer()
+        for change in self.segments.again(self.front, known):
             channels.add(sightings_in(self.front, geometry, change, self.tolerance))
         wanted, futile = geometry.stage.channels, 0
-        while (wanted is None or len(channels.complete) < wanted) and futile < _PATIENCE:
-            before = len(channels.found), len(channels.complete)
-            for change in self.changes(channels, futile):
+        while futile < _PATIENCE and not channels.whole:
+            before = channels.progress
+            for change in self.changes(channels, known, futile):
                 channels.add(sightings_in(self.front, geometry, change, self.tolerance))
             self.meter.found(sum(len(layer.kernels) for layer in self.front.layers) + len(channels.found))
-            futile = futile + 1 if before == (len(channels.found), len(channels.complete)) else 0
-        channels.orient()
-        found = [one for one in channels.complete if one.oriented]
-        found = sorted(found, key=lambda one: -len(one.seen))[:wanted]
-        whole = len(found) == len(channels.found) == (wanted or len(found))
-        if not whole:
+            futile = futile + 1 if before == channels.progress else 0
+            if futile % _AGAIN == _AGAIN - 1 and len(known.kernels) < len((layer := channels.layer()).kernels):
+                known = layer
+                channels.restart()
+                for change in self.segments.again(self.front, known):
+                    channels.add(sightings_in(self.front, geometry, change, self.tolerance))
+        known = channels.layer()
+        if len(known.kernels) < (wanted or len(channels.found)):
             of = "" if wanted is None else f" of {wanted}"
-            self.missing = self.missing or f"of layer {len(self.front.layers) + 1} {len(found)}{of} channels were found"
-        if not found:
+            told = f"of layer {len(self.front.layers) + 1} {len(known.kernels)}{of} channels were found"
+            self.missing = self.missing or told
+        if not len(known.kernels):
             raise Stop(Outcome.INCOMPLETE, self.report())
-        weights = np.array([channel.weights for channel in found])
-        return Layer(geometry, weights[:, :-1], weights[:, -1])
+        return known
 
-    def changes(self, channels: Channels, futile: int) -> list[Change]:
-        """What to look at next: a segment; or, where a bias is missing, now and then the way to where it shows."""
-        pending = [channel for channel in channels.found if not channel.biased]
-        if pending and (len(channels.found) == channels.geometry.stage.channels or futile % _LOWERED == _LOWERED - 1):
-            channels.orient()
-            chosen = pending[self.rng.integers(len(pending))]
-            return self.segments.lowering(self.front, channels.geometry, chosen.weights)
-        return [self.segments.next(self.front)]
+    def changes(self, channels: Channels, known: Layer, futile: int) -> list[Change]:
+        """What to look at next: a segment; or, where a bias is missing, now and then an image on which it shows."""
+        pending = channels.pending
+        if pending and (len(channels.found) == channels.geometry.stage.channels or futile % _CROSSED == _CROSSED - 1):
+            self.rng.shuffle(pending)
+            channels.orient(pending[:_TOGETHER])
+            weights = np.array([np.append(channel.kernel, 0.0) for channel in pending[:_TOGETHER]])
+            return self.segments.crossing(self.front, known, weights)
+        return [self.segments.next(self.front, known)]
 
     def report(self) -> str:
         """How far it came."""
@@ -260,7 +269,7 @@ class _Run:
                     self.more(seen, point + _BESIDE * float(point.std()) * texture(self.shape, self.rng)[0])
                 found = self.dense(seen)
         # What contradicts may be a channel of the last layer: only those before it, which showed it, are proved.
-        self.proved = Front(self.shape, self.proved.layers[: len(self.stages) - 1])
+        self.proved = Front(self.shape, self.proved.layers[: len(self.front.layers) - 1])
         raise Stop(Outcome.NOT_VERIFIED, self.report())
 
     def more(self, seen: list[Pulled], point: Array) -> None:

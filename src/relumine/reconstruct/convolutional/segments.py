@@ -6,7 +6,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.convolutional.layers import Front, Geometry, Indices, Shape
+from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape
 from relumine.reconstruct.convolutional.sightings import Change, Observation, change_between, unit_rows
 
 # Points on a segment: one more than pairs. More save a query in so many, fewer see more different images.
@@ -15,12 +15,17 @@ _POINTS = 4
 _STEP = 3e-3
 # So many of the rows that the outputs can show should be taken.
 _SHARE = 0.65
+# Known units that switched may span this part of all directions; others hardly show beside more.
+_CROWDED = 0.25
 # Sizes of images relative to the scale of the inputs, as powers of ten; smoothness and density of their texture. Flat
 # and sparse images switch units that noise never does.
 _SIZES = (-0.7, 1.3)
 _SMOOTH = (0.0, 0.7, 1.5, 2.5)
 _SPARSE = (0.05, 0.2, 1.0, 1.0)
 _FAINT = 0.03
+# A bias that does not show is sought between pre-activations of these sizes (relative to the inputs' scale), in images
+# so much larger, where the others of its pool are lower by so many times as much.
+_BIASES, _LARGE, _APART = (0.3, 6.0), 300.0, 3.0
 # A way is halved so often where too many units switch on it, and found in so many moves through known layers.
 _HALVINGS, _MOVES = 3, 8
 
@@ -65,15 +70,15 @@ class Segments:
         self._step = _STEP
         self._left = 0
 
-    def again(self, front: Front) -> list[Change]:
-        """What is left of the changes seen so far, behind this front."""
-        return [self.change(front, pair) for pair in self.pairs]
+    def again(self, front: Front, known: Layer) -> list[Change]:
+        """What is left of the changes seen so far, behind this front and the known channels of the next layer."""
+        return [self.change(front, known, pair) for pair in self.pairs]
 
-    def change(self, front: Front, pair: tuple[Observation, Observation]) -> Change:
-        """What known layers do not explain."""
-        return change_between(front, *pair, self._error(pair[0]))
+    def change(self, front: Front, known: Layer, pair: tuple[Observation, Observation]) -> Change:
+        """What known layers and channels do not explain."""
+        return change_between(front, known, *pair, self._error(pair[0]))
 
-    def next(self, front: Front) -> Change:
+    def next(self, front: Front, known: Layer) -> Change:
         """One more pair."""
         if not self._left:
             point, strength = self._start()
@@ -84,42 +89,57 @@ class Segments:
         new = self._ask(self._last.point + self._step * self._direction)
         self.pairs.append((self._last, new))
         self._last, self._left = new, self._left - 1
-        change = self.change(front, self.pairs[-1])
+        change = self.change(front, known, self.pairs[-1])
         wanted = max(1.0, _SHARE * change.most)
-        self._step *= 0.4 if change.full else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
+        crowded = change.full or change.known.shape[1] > _CROWDED * len(new.point)
+        self._step *= 0.4 if crowded else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
         return change
 
-    def lowering(self, front: Front, geometry: Geometry, weights: Array) -> list[Change]:
-        """The way on which one pool's units of this channel, whose bias is not known, switch off: it must show."""
-        point, _ = self._start()
-        around = front.at(point)
-        values = np.array([unit_rows(geometry, around, (i,))[:, -1] @ weights for i in range(geometry.places)])
-        best = np.where(geometry.cells < 0, -np.inf, values[geometry.cells]).max(axis=1)
-        inside = (geometry.taps[geometry.cells] >= 0).all(axis=(1, 2)) & (best > 0)
-        if not inside.any():
-            return []
-        cell = geometry.cells[self._rng.choice(np.flatnonzero(inside))]
-        low = _lowered(front, geometry, weights, point, cell, float(values.std()))
-        first, last = self._ask(point), self._ask(low)
-        self.starts += [first, last]
-        return self._pieces(front, first, last, _HALVINGS)
+    def crossing(self, front: Front, known: Layer, channels: Array) -> list[Change]:
+        """A short way through a large image on which one pool of each channel, whose bias is not known, switches on.
 
-    def _pieces(self, front: Front, first: Observation, last: Observation, halvings: int) -> list[Change]:
-        change = self.change(front, (first, last))
+        Of an image so large that biases hardly matter, few other units switch beside one whose pre-activation is led
+        from below any bias to above it.
+        """
+        geometry, (point, _) = known.geometry, self._start()
+        bias = (
+            float(np.exp(self._rng.uniform(*np.log(_BIASES)))) * float(point.std()) / 10.0 ** self._rng.uniform(*_SIZES)
+        )
+        point = point * (_LARGE * bias / float(point.std()))
+        around, goals, chosen = front.at(point), [], []
+        for weights in channels:
+            values = np.array([unit_rows(geometry, around, (i,))[:, -1] @ weights for i in range(geometry.places)])
+            inside = (geometry.taps[geometry.cells] >= 0).all(axis=(1, 2)) & (geometry.cells >= 0).all(axis=1)
+            cell = geometry.cells[self._rng.choice(np.flatnonzero(inside))]
+            order = np.argsort(np.argsort(-values[cell]))  # the first of the pool stays it
+            chosen += [(weights, int(i)) for i in cell]
+            goals.append(-_APART * bias * order)
+        middle = _led(front, geometry, point, chosen, np.concatenate(goals))
+        rows = _rows_of(front, geometry, middle, chosen)
+        way = np.linalg.pinv(rows[:, :-1], rcond=1e-3) @ np.full(len(rows), bias)
+        first, last = self._ask(middle - way), self._ask(middle + way)
+        self.starts += [first]
+        return self._pieces(front, known, first, last, _HALVINGS)
+
+    def _pieces(self, front: Front, known: Layer, first: Observation, last: Observation, halvings: int) -> list[Change]:
+        change = self.change(front, known, (first, last))
         if not change.full or not halvings:
             self.pairs.append((first, last))
             return [change]
         middle = self._ask((first.point + last.point) / 2)
         halves = ((first, middle), (middle, last))
-        return [piece for a, b in halves for piece in self._pieces(front, a, b, halvings - 1)]
+        return [piece for a, b in halves for piece in self._pieces(front, known, a, b, halvings - 1)]
 
 
-def _lowered(front: Front, geometry: Geometry, weights: Array, point: Array, cell: Indices, margin: float) -> Array:
-    """The point moved until all units of this cell are lower than −margin, without their bias."""
+def _rows_of(front: Front, geometry: Geometry, point: Array, units: list[tuple[Array, int]]) -> Array:
+    """The rows [gradient, value] of these units, each a channel at a place."""
+    around = front.at(point)
+    return np.array([weights @ unit_rows(geometry, around, (place,)) for weights, place in units])
+
+
+def _led(front: Front, geometry: Geometry, point: Array, units: list[tuple[Array, int]], goals: Array) -> Array:
+    """The point moved until these units have these values."""
     for _ in range(_MOVES):
-        around = front.at(point)
-        rows = np.array([weights @ unit_rows(geometry, around, (int(i),)) for i in cell if i >= 0])
-        if rows[:, -1].max() <= -margin:
-            break
-        point = point - np.linalg.pinv(rows[:, :-1], rcond=1e-3) @ (rows[:, -1] + 1.1 * margin)
+        rows = _rows_of(front, geometry, point, units)
+        point = point - np.linalg.pinv(rows[:, :-1], rcond=1e-3) @ (rows[:, -1] - goals)
     return point

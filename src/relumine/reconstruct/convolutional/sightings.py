@@ -5,20 +5,21 @@ from itertools import combinations
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import svd
 
 from relumine.oracle.base import Array
-from relumine.reconstruct.convolutional.layers import Around, Front, Geometry, Indices, Pair
+from relumine.reconstruct.convolutional.layers import Around, Front, Geometry, Indices, Layer, Pair
 
 # Weight of the intercept beside the gradients: so small that rows at different places stay nearly orthogonal although
 # all have an intercept, and so large that it keeps its digits.
 _INTERCEPT = 1e-2
 # Of what lies outside of a unit's receptive field: a row of a unit has none but by what known rows share with it.
 _OUTSIDE = 5e-2
+# Of what lies within: some of it is taken away with known rows.
+_INSIDE = 0.5
 # Singular values below this part of the largest are not told from zero.
 _RANK = 1e-6
 # The cosine from which on two rows are the same.
-_SAME = 1 - 1e-6
+SAME = 1 - 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,6 @@ class Change:
     """
 
     around: Around
-    there: Around
     rows: Array
     known: Array
     full: bool
@@ -55,14 +55,14 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Sighting:
-    """A row that belongs to one channel, as a condition on its kernel and bias w (t+1 numbers).
+    """A row that belongs to one channel, as a condition on its kernel (t numbers) and bias.
 
-    All w with w ∈ span(``particular``, ``free``) have this row: ``particular`` t+1 numbers of length one; ``free``
-    (t+1)×k is what nothing shows here, for it was off or lies in the padding. The bias is the last number; a max-pool
-    shows none, and leaves it zero.
+    All kernels in span(``kernel``, ``free``) have this row: ``kernel`` t numbers of length one; ``free`` t×k,
+    orthonormal, is what nothing shows here, for it was off or lies in the padding.
     row: m numbers, in the basis of the change
     places: one place for a ReLU that switched, two for a max-pool that turned from one to the other
-    equations: k×(t+1), that w solves: in units of the row, so that many of them are weighed as exact as they are
+    equations: k×(t+1), that kernel and bias solve: in units of the row, so that many of them are weighed as exact as
+        they are; a max-pool shows no bias, and leaves zeros for it
     error: how much of the row they do not explain
     sure: whether nothing else explains the row, and no part of the kernel lies in the padding, where others look alike
     """
@@ -70,7 +70,7 @@ class Sighting:
     change: Change
     places: tuple[int, ...]
     row: Array
-    particular: Array
+    kernel: Array
     free: Array
     equations: Array
     error: float
@@ -81,15 +81,28 @@ class Sighting:
         """Whether a max-pool turned from one unit to another, which shows no bias."""
         return len(self.places) == 2
 
-    def basis(self, *, bias: bool) -> Array:
-        """(t+1)×k, orthonormal: the space of all w that it allows, with the bias that max-pools leave open or not."""
-        known = [self.particular[:, None], self.free]
-        return np.hstack([*known, np.eye(len(self.particular))[:, -1:]] if bias and self.pooled else known)
+    @property
+    def kernel_equations(self) -> Array:
+        """k×t: those for the kernel alone."""
+        bias = self.equations[:, -1:]
+        length = float(np.linalg.norm(bias))
+        unit = bias / length if length else bias
+        kernels = self.equations[:, :-1]
+        return np.asarray(kernels - unit @ (unit.T @ kernels))
+
+    def bias(self, kernel: Array) -> float:
+        """The bias that this sighting of a ReLU says, for this kernel."""
+        left, bias = self.equations[:, :-1] @ kernel, self.equations[:, -1]
+        return -float(left @ bias) / max(float(bias @ bias), 1e-300)
 
 
-def change_between(front: Front, first: Observation, second: Observation, error: float) -> Change:
-    """error: the length that the change of a piece may have where nothing switched."""
-    around, there = front.at(first.point), front.at(second.point)
+def change_between(front: Front, layer: Layer, first: Observation, second: Observation, error: float) -> Change:
+    """What neither the front nor the known channels of the next layer explain.
+
+    error: the length that the change of a piece may have where nothing switched
+    """
+    more = front.and_(layer) if len(layer.kernels) else front
+    around, there = more.at(first.point), more.at(second.point)
     change = _weighted(second.piece(first.point) - first.piece(first.point))
     known = _weighted(around.switched(there).toarray())
     basis = np.linalg.svd(known, full_matrices=False) if len(known) else None
@@ -98,7 +111,8 @@ def change_between(front: Front, first: Observation, second: Observation, error:
     _, sizes, rows = np.linalg.svd(left, full_matrices=False)
     rank = int((sizes > error).sum())
     shown = min(int((np.linalg.svd(one.jacobian, compute_uv=False) > error).sum()) for one in (first, second))
-    return Change(around, there, rows[:rank], space, rank >= shown, shown)
+    around = front.at(first.point) if more is not front else around
+    return Change(around, rows[:rank], space, rank >= shown, shown)
 
 
 def sightings_in(front: Front, geometry: Geometry, change: Change, tolerance: float) -> list[Sighting]:
@@ -107,7 +121,7 @@ def sightings_in(front: Front, geometry: Geometry, change: Change, tolerance: fl
         return []
     likely = (_sighting(geometry, change, places, tolerance) for places in _likely(front, geometry, change))
     found = [one for one in likely if one is not None]
-    alike = np.array([[abs(one.row @ other.row) > _SAME for other in found] for one in found])
+    alike = np.array([[abs(one.row @ other.row) > SAME for other in found] for one in found])
     return [replace(one, sure=one.sure and alike[i].sum() == 1) for i, one in enumerate(found)]
 
 
@@ -138,11 +152,17 @@ def _sighting(geometry: Geometry, change: Change, places: tuple[int, ...], toler
     used = np.flatnonzero(np.abs(rows).max(axis=0) > 0)
     if not len(used):  # all that the unit reads is off
         return None
-    # The faster driver was seen not to converge on rows of zeros.
-    left, sizes, right = svd(rows[:, used], lapack_driver="gesvd")
+    seen, read = change.rows[:, used], rows[:, used]
+    shared = seen @ read.T
+    inverse = np.linalg.pinv(read @ read.T, rcond=_RANK**2, hermitian=True)
+    if np.linalg.eigvalsh(shared @ inverse @ shared.T)[-1] < (1 - 2 * _OUTSIDE) ** 2:
+        return None
+    orthogonal, triangle = np.linalg.qr(read.T)
+    left, sizes, right = np.linalg.svd(triangle.T)
+    right = right @ orthogonal.T
     rank = int((sizes > _RANK * sizes[0]).sum())
-    right = right[:rank]
-    turn, fits, _ = np.linalg.svd(change.rows[:, used] @ right.T, full_matrices=False)
+    scales, right = sizes[:rank], right[:rank]
+    turn, fits, _ = np.linalg.svd(seen @ right.T, full_matrices=False)
     if fits[0] < 1 - _OUTSIDE:
         return None
     row = turn[:, 0] @ change.rows
@@ -152,14 +172,17 @@ def _sighting(geometry: Geometry, change: Change, places: tuple[int, ...], toler
     if error > tolerance or (len(fits) > 1 and fits[1] > 1 - 1e-3):
         return None
     sure = bool((geometry.taps[list(places)] >= 0).all())
-    equations = sizes[:rank, None] * left[:, :rank].T
+    equations = scales[:, None] * left[:, :rank].T
     equations -= np.outer(shown, shown @ equations) / (shown @ shown)
-    particular = left[:, :rank] @ (shown / sizes[:rank])
-    particular, free = particular / np.linalg.norm(particular), left[:, rank:]
     if len(places) == 2:
-        particular, free = np.append(particular, 0.0), np.vstack([free, np.zeros((1, free.shape[1]))])
         equations = np.hstack([equations, np.zeros((rank, 1))])
-    return Sighting(change, places, turn[:, 0], particular, free, equations, error, sure)
+    taps = geometry.taps.shape[1]
+    free, sizes = np.linalg.svd(left[:taps, rank:], full_matrices=False)[:2]
+    free = free[:, sizes > _RANK]
+    kernel = (left[:, :rank] @ (shown / scales))[:taps]
+    kernel -= free @ (free.T @ kernel)
+    length = float(np.linalg.norm(kernel))
+    return Sighting(change, places, turn[:, 0], kernel / length, free, equations, error, sure) if length else None
 
 
 # -- where to look
@@ -193,10 +216,11 @@ def _likely(front: Front, geometry: Geometry, change: Change) -> list[tuple[int,
     if pool is not None and pool.kind == "max":
         pairs = [pair for cell in geometry.cells for pair in combinations((int(i) for i in cell if i >= 0), 2)]
     candidates: list[tuple[int, ...]] = [*singles, *dict.fromkeys(pairs)]
-    low = np.array([first[:, list(places)].min(axis=1) for places in candidates]).T - margin
-    high = np.array([last[:, list(places)].max(axis=1) for places in candidates]).T + margin
-    energies = _energies(front, change.rows, low, high)
-    return [places for places, energy in zip(candidates, energies, strict=True) if energy > 1 - _OUTSIDE]
+    low = np.array([first[:, list(places)].min(axis=1) for places in candidates]).T
+    high = np.array([last[:, list(places)].max(axis=1) for places in candidates]).T
+    likely = _energies(front, change.rows, low - margin, high + margin) > 1 - _OUTSIDE
+    likely &= _energies(front, change.rows, low, high) > _INSIDE
+    return [candidates[i] for i in np.flatnonzero(likely)]
 
 
 def _extent(front: Front) -> Pair:

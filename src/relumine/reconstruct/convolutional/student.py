@@ -54,8 +54,10 @@ class Start:
     @property
     def rows(self) -> Array:
         """n×(t+1): kernels and biases of the channels that are proved of the next layer."""
-        found = [] if self.channels is None else [one for one in self.channels.complete if one.oriented]
-        return np.array([one.weights for one in found])
+        if self.channels is None:
+            return np.zeros((0, 0))
+        layer = self.channels.layer()
+        return np.hstack([layer.kernels, layer.biases[:, None]])
 
     @property
     def told(self) -> str:
