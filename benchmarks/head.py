@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 import relumine as rl
 from relumine import zoo
+from relumine.environment import cache_folder, replacing
 from relumine.jobs.provenance import provenance
 from relumine.oracle.base import ValueKind
-from relumine.zoo.cache import cache_folder, replacing
 
 ROWS = Path(__file__).parent / "results" / "head.jsonl"
 HEADS = {"linear": (), "one hidden layer of 64": (64,), "two hidden layers of 32": (32, 32)}

@@ -225,7 +225,10 @@ def _vote(geometry: Geometry, sighting: Sighting, channel: Channel) -> float:
     if geometry.stage.pool is None or geometry.stage.pool.kind != "max":
         return 0.0
     weights = np.append(channel.kernel, channel.bias or 0.0)
-    (cell,) = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)][:1]
+    cells = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)]
+    if not len(cells):  # a window that would reach out of the grid is left out
+        return 0.0
+    cell = cells[0]
     others = [int(i) for i in cell if i >= 0 and i not in sighting.places]
     wanted = sighting.places if sighting.pooled else others
     if not wanted:

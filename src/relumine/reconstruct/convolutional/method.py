@@ -1,5 +1,6 @@
 """Convolutional: convolutional networks from gradients of all outputs."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -11,6 +12,7 @@ from relumine.errors import BudgetError, MisuseError
 from relumine.oracle.base import Array, Offer, Oracle
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered, metered
+from relumine.reconstruct.convolutional.architecture import Architecture, nothing
 from relumine.reconstruct.convolutional.channels import Channels
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 from relumine.reconstruct.convolutional.dense import Dense, dense_layers
@@ -52,13 +54,13 @@ class Convolutional:
     """Reconstruct convolutions, ReLUs, pools and dense layers exactly, from gradients of all outputs.
 
     architecture: a torch module whose convolutions and pools are like the target's (its parameters do not matter), or
-        a tuple of ``Stage``
+        a tuple of ``Stage``. None: as many layers as can be told are, and a student guesses the rest
     inputs: the owner's inputs, n×d or n×shape: where to search besides, and where a clone must be right
     limit: give up after this many gradient queries
     steps: how long a student learns that starts from what is proved where the whole is not; 0 fits none
     """
 
-    architecture: "torch.nn.Module | tuple[Stage, ...]" = field(repr=False)
+    architecture: "torch.nn.Module | tuple[Stage, ...] | None" = field(default=None, repr=False)
     inputs: Array | None = field(default=None, repr=False, compare=False)
     limit: int = 1000
     steps: int = 1000
@@ -98,11 +100,11 @@ def _checked(offer: Offer) -> Shape:
 
 
 def _stages(
-    architecture: "torch.nn.Module | tuple[Stage, ...]", shape: Shape
+    architecture: "torch.nn.Module | tuple[Stage, ...] | None", shape: Shape
 ) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
     """The convolutional stages, and the units of hidden dense layers, which are told for a student."""
-    if isinstance(architecture, tuple):
-        return architecture, HIDDEN
+    if architecture is None or isinstance(architecture, tuple):
+        return architecture or (), HIDDEN
     from relumine.reconstruct.convolutional.torch_module import hidden_of, stages_of
 
     return stages_of(architecture, shape), hidden_of(architecture)
@@ -176,14 +178,26 @@ class _Run:
     def reconstruct(self) -> None:
         """Layer after layer, then the dense ones, then the comparison."""
         with self.meter.phase("calibrate"):
-            geometry = Geometry(self.stages[0], self.shape)
-            self.segments.next(self.front, Channels(geometry, 0.0).layer())
-        for stage in self.stages:
+            self.segments.next(self.front, nothing(self.front))
+        for stage in self.stages or self.told():
             with self.meter.phase(f"convolution {len(self.front.layers) + 1}"):
                 self.front = self.front.and_(self.layer(Geometry(stage, self.front.outputs)))
             if not self.missing:
-                self.proved = self.front
+                # A stage that was guessed is proved by channels found behind it; the first is told by its borders.
+                sure = self.settings.architecture is not None or len(self.front.layers) == 1
+                self.proved = self.front if sure else Front(self.shape, self.front.layers[:-1])
         self.finish()
+
+    def told(self) -> Iterator[Stage]:
+        """Stage after stage, as far as they can be told."""
+        told = Architecture(self.shape, self.segments, self.ask, self.start, lambda: self.tolerance, self.rng)
+        with self.meter.phase("architecture"):
+            stage: Stage | None = told.first()
+        while stage is not None:
+            self.stages = (*self.stages, stage)
+            yield stage
+            with self.meter.phase("architecture"):
+                stage = told.next(self.front)
 
     def layer(self, geometry: Geometry) -> Layer:
         """The layer of this geometry behind the front, as far as its channels are found.
@@ -255,7 +269,7 @@ class _Run:
                     self.more(seen, point + _BESIDE * float(point.std()) * texture(self.shape, self.rng)[0])
                 found = self.dense(seen)
         # What contradicts may be a channel of the last layer: only those before it, which showed it, are proved.
-        self.proved = Front(self.shape, self.proved.layers[: len(self.stages) - 1])
+        self.proved = Front(self.shape, self.proved.layers[: len(self.front.layers) - 1])
         raise Stop(Outcome.NOT_VERIFIED, self.report())
 
     def more(self, seen: list[Pulled], point: Array) -> None:

@@ -55,7 +55,7 @@ class Start:
     def rows(self) -> Array:
         """n×(t+1): kernels and biases of the channels that are proved of the next layer."""
         if self.channels is None:
-            return np.empty((0, 0))
+            return np.zeros((0, 0))
         layer = self.channels.layer()
         return np.hstack([layer.kernels, layer.biases[:, None]])
 
