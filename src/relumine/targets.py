@@ -19,7 +19,6 @@ from relumine.endpoints import EndpointOptions, is_url, oracle_at
 from relumine.errors import RelumineError, TargetError, translated
 from relumine.formats.loaded import Loaded, width_of_first_layer
 from relumine.formats.mlflow_model import is_mlflow, model_file, model_folder
-from relumine.formats.pretrained import SCHEME, downloaded, is_pretrained
 from relumine.oracle.base import GradientKind, Offer, Oracle, ValueKind
 from relumine.reconstruct.export import load
 from relumine.text import one_line
@@ -85,8 +84,8 @@ def load_target(
         raise TargetError(f"{text}: --{said[0]} belongs to a server's address; leave it out")
     if is_mlflow(text):
         return _from_mlflow(text, options)
-    if text.startswith(SCHEME) or is_pretrained(Path(text)):
-        return _from_pretrained(downloaded(text) if text.startswith(SCHEME) else Path(text), options)
+    if (folder := _pretrained_folder(text)) is not None:
+        return _from_pretrained(folder, options)
     if suffix == ".safetensors" or suffix in _READERS:
         return _from_file(_existing(text), suffix, options, factory)
     if suffix in _PICKLES:
@@ -111,12 +110,21 @@ def fingerprint(text: str) -> str:
     if is_mlflow(text):
         with model_folder(text) as folder:
             return fingerprint(str(model_file(folder, text)[0]))
-    path = downloaded(text) if text.startswith(SCHEME) else Path(text)
-    if is_pretrained(path):
-        files = sorted(one for one in path.rglob("*") if one.is_file())
-        named = "".join(f"{one.relative_to(path)} {_digest(one)}\n" for one in files)
+    if (saved := _pretrained_folder(text)) is not None:
+        files = sorted(one for one in saved.rglob("*") if one.is_file())
+        named = "".join(f"{one.relative_to(saved)} {_digest(one)}\n" for one in files)
         return f"sha256:{hashlib.sha256(named.encode()).hexdigest()}"
-    return f"sha256:{_digest(path)}" if path.is_file() else text
+    return f"sha256:{_digest(Path(text))}" if Path(text).is_file() else text
+
+
+def _pretrained_folder(text: str) -> Path | None:
+    """The folder of hf://org/model, or one of save_pretrained; None of other targets."""
+    if text.startswith("hf://"):
+        from relumine.formats.pretrained import downloaded
+
+        return downloaded(text)
+    folder = Path(text)
+    return folder if folder.is_dir() and (folder / "config.json").is_file() else None
 
 
 def _digest(path: Path) -> str:

@@ -77,7 +77,7 @@ def test_integrated_gradients_are_complete_and_padding_adds_nothing(oracle, monk
 def test_input_times_gradient_is_the_slope_of_a_token_s_embedding(oracle):
     row = oracle.encode(["good1 word1 bad1"])
     maps = oracle.attributions(row, "input-times-gradient")[0]
-    weight = oracle._embedding.weight
+    weight = oracle.embedding.weight
     token, step = int(row[0, 1]), 1e-2
     before, change = weight[token].clone(), []
     for sign in (1, -1):

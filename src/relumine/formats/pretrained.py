@@ -7,10 +7,14 @@ code of the model's author, load other models, or be far larger than the weights
 import json
 import math
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
 
 from relumine.errors import TargetError, translated
 from relumine.formats.loaded import Loaded
@@ -18,16 +22,11 @@ from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.text import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import torch
-
     from relumine.oracle.tokens import Encode
 
-SCHEME = "hf://"
-CONFIG = "config.json"
+_CONFIG = "config.json"
 _REPOSITORY = re.compile(r"hf://([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_NEEDED = (CONFIG, "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "preprocessor_config.json")
+_NEEDED = (_CONFIG, "*.safetensors", "*.safetensors.index.json", "tokenizer.json", "preprocessor_config.json")
 _KINDS = {"ForImageClassification": "image", "ForSequenceClassification": "text"}
 _MOST_CONFIG = 2**20  # configurations have some kilobytes
 _MOST_INDEX = 16 * 2**20  # some 100 bytes for each tensor
@@ -35,11 +34,6 @@ _MOST_INDEX = 16 * 2**20  # some 100 bytes for each tensor
 _REFUSED = ("auto_map", "quantization_config", "custom_pipelines")
 # Longest text that is asked, in tokens, unless --input-shape says otherwise.
 _LONGEST = 128
-
-
-def is_pretrained(path: Path) -> bool:
-    """Whether a folder is one of ``save_pretrained``."""
-    return path.is_dir() and (path / CONFIG).is_file()
 
 
 def downloaded(address: str) -> Path:
@@ -68,14 +62,14 @@ def load_pretrained(
 ) -> Loaded | Oracle:
     """An image classifier of pixels in [0, 1], or the oracle of a text classifier; a TargetError for all else."""
     _require_transformers(folder)
-    said = _config(folder / CONFIG)
+    said = _config(folder / _CONFIG)
     kind = _kind(folder, said)
     sizes = _sizes(folder)
     with translated(TargetError, f"{folder}: cannot be loaded: "), _quiet():
         module = _module(folder, said, kind, sizes)
         if kind == "image":
             shape = _image_shape(folder, said)
-            return Loaded(_pixels(module, *_normalisation(folder, shape[0])), shape)
+            return Loaded(_Pixels(module, *_normalisation(folder, shape[0])).eval(), shape)
         return _text_oracle(folder, module, input_shape, values, gradients)
 
 
@@ -144,8 +138,7 @@ def _check_index(path: Path, files: set[str]) -> None:
         raise TargetError(f"{path}: expected names of .safetensors files in its own folder, got {odd!r}"[:400])
 
 
-def _module(folder: Path, said: dict[str, Any], kind: str, sizes: dict[str, int]) -> "torch.nn.Module":
-    import torch
+def _module(folder: Path, said: dict[str, Any], kind: str, sizes: dict[str, int]) -> nn.Module:
     import transformers
 
     automatic = {
@@ -173,7 +166,7 @@ def _module(folder: Path, said: dict[str, Any], kind: str, sizes: dict[str, int]
     lacking = [*found["missing_keys"], *found["mismatched_keys"]]
     if lacking:
         raise TargetError(f"{folder}: the weights do not fit the configuration: {sorted(map(str, lacking))[0]}")
-    return cast("torch.nn.Module", module.eval().requires_grad_(False))
+    return cast(nn.Module, module.eval().requires_grad_(False))
 
 
 def _check_numbers(folder: Path, said: Any, tensors: int, numbers: int) -> None:
@@ -196,7 +189,7 @@ def _image_shape(folder: Path, said: dict[str, Any]) -> tuple[int, int, int]:
     sizes = size if isinstance(size, list) else [size, size]
     shape = (said.get("num_channels", 3), *sizes)
     if len(shape) != 3 or not all(isinstance(n, int) and 0 < n <= 4096 for n in shape):
-        raise TargetError(f"{folder}: expected image_size and num_channels in {CONFIG}, got {shape}"[:300])
+        raise TargetError(f"{folder}: expected image_size and num_channels in {_CONFIG}, got {shape}"[:300])
     return shape
 
 
@@ -218,25 +211,6 @@ def _normalisation(folder: Path, channels: int) -> tuple[list[float], list[float
     return found[0], found[1]
 
 
-def _pixels(model: "torch.nn.Module", mean: list[float], deviation: list[float]) -> "torch.nn.Module":
-    """The classifier's logits of pixels in [0, 1], normalised as its preprocessing does."""
-    import torch
-
-    class Pixels(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-            self.mean: torch.Tensor
-            self.deviation: torch.Tensor
-            self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
-            self.register_buffer("deviation", torch.tensor(deviation).reshape(-1, 1, 1))
-
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            return cast("torch.Tensor", self.model(pixel_values=(images - self.mean) / self.deviation).logits)
-
-    return Pixels().eval()
-
-
 def _text_oracle(
     folder: Path, module: Any, shape: tuple[int, ...] | None, values: ValueKind | None, gradients: GradientKind | None
 ) -> Oracle:
@@ -245,7 +219,7 @@ def _text_oracle(
     config, embedding = module.config, module.get_input_embeddings()
     padding, rows = getattr(config, "pad_token_id", None), int(embedding.weight.shape[0])
     if not isinstance(padding, int) or not 0 <= padding < rows:
-        raise TargetError(f"{folder}: expected pad_token_id below {rows} in {CONFIG}, got {padding!r}")
+        raise TargetError(f"{folder}: expected pad_token_id below {rows} in {_CONFIG}, got {padding!r}")
     # RoBERTa's positions begin behind the padding's.
     longest = getattr(config, "max_position_embeddings", _LONGEST + padding + 1) - padding - 1
     longest = max(1, min(_LONGEST, longest))
@@ -254,7 +228,7 @@ def _text_oracle(
         raise TargetError(
             f"{folder}: expected --input-shape with the most tokens of a text, up to {longest}, got {shape}"
         )
-    encode, (texts, embedded) = _encoder(folder, rows, shape[0]), _logits(module)
+    encode, texts = _encoder(folder, rows, shape[0]), _Texts(module).eval()
     named = getattr(config, "id2label", None) or {}
     names = tuple(str(named.get(i, i)) for i in range(len(named)))
     said: dict[str, Any] = {} if values is None else {"values": values}
@@ -262,7 +236,7 @@ def _text_oracle(
         oracle = TokenOracle(
             texts, embedding, padding=padding, longest=shape[0], encode=encode, class_names=names, **said
         )
-        return oracle if gradients in (None, "none") else EmbeddingOracle(embedded, oracle, gradients=gradients, **said)
+        return oracle if gradients in (None, "none") else EmbeddingOracle(texts, oracle, gradients=gradients, **said)
 
 
 def _encoder(folder: Path, rows: int, longest: int) -> "Encode | None":
@@ -279,29 +253,39 @@ def _encoder(folder: Path, rows: int, longest: int) -> "Encode | None":
     return lambda texts: [encoded.ids for encoded in tokenizer.encode_batch(list(texts))]
 
 
-def _logits(model: "torch.nn.Module") -> "tuple[torch.nn.Module, torch.nn.Module]":
-    """Ids and mask to logits, and embeddings to logits."""
-    import torch
+class _Pixels(nn.Module):
+    """An image classifier's logits of pixels in [0, 1], normalised as its preprocessing does."""
 
-    class Texts(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
+    mean: Tensor
+    deviation: Tensor
 
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            return cast("torch.Tensor", self.model(input_ids=ids, attention_mask=mask).logits)
+    def __init__(self, model: nn.Module, mean: list[float], deviation: list[float]) -> None:
+        super().__init__()
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean).reshape(-1, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation).reshape(-1, 1, 1))
 
-    class Embedded(Texts):
-        def forward(self, embeddings: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
-            mask = (embeddings != 0).any(dim=2).long()
-            mask[:, 0] = 1
-            return cast("torch.Tensor", self.model(inputs_embeds=embeddings, attention_mask=mask).logits)
+    def forward(self, images: Tensor) -> Tensor:
+        return cast(Tensor, self.model(pixel_values=(images - self.mean) / self.deviation).logits)
 
-    return Texts().eval(), Embedded().eval()
+
+class _Texts(nn.Module):
+    """A text classifier's logits of ids and their mask, or of embeddings, which are 0 for padding."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is not None:
+            return cast(Tensor, self.model(input_ids=given, attention_mask=mask).logits)
+        mask = (given != 0).any(dim=2).long()
+        mask[:, 0] = 1
+        return cast(Tensor, self.model(inputs_embeds=given, attention_mask=mask).logits)
 
 
 @contextmanager
-def _quiet() -> "Iterator[None]":
+def _quiet() -> Iterator[None]:
     """Without progress bars and advice."""
     from transformers.utils import logging
 

@@ -22,9 +22,7 @@ FIGURES: tuple[FigureName, ...] = (*CURVES, "smoothgrad")
 # SmoothGrad in the experiments: N, and σ in units of σ_D. The paper takes 1000 σ_D on MNIST; with images in [0, 1] the
 # map then no longer depends on the image, and "access" shows what remains (docs/learned.md).
 _SAMPLES = 10
-SIGMA = {"mnist": 1.0, "cifar10": 1.0}
-PAPERS_SIGMA = {"mnist": 1000.0, "cifar10": 1.0}
-_LITTLE_SIGMA = {"mnist": 0.1, "cifar10": 0.1}
+SIGMA, _PAPERS_SIGMA, _LITTLE_SIGMA = 1.0, 1000.0, 0.1
 
 _TITLES = {
     "mnist": "MNIST",
@@ -115,7 +113,7 @@ class CurveDesign:
     label: str
     loss: Loss = "joint"
     settings: Mapping[str, Any] = field(default_factory=dict)
-    access: Callable[[str], Access] = lambda data: Access()
+    access: Access = field(default_factory=Access)
     seeds: int | None = None
     networks: tuple[str, ...] | None = None
     budgets: tuple[int, ...] | None = None
@@ -140,7 +138,7 @@ class Panel:
             self.target,
             self.student,
             budget,
-            access=curve.access(self.data),
+            access=curve.access,
             source=curve.source or self.source,
             loss=curve.loss,
             seed=seed,
@@ -174,30 +172,25 @@ class Figure:
         return [e for curve in (*self.curves, *self.marks) for e in panel.experiments(curve)]
 
 
-def _smoothgrad(sigma: Mapping[str, float]) -> Callable[[str], Access]:
-    return lambda data: Access("smoothgrad", sigma=sigma[data], samples=_SAMPLES)
-
-
 MEMBERSHIP = CurveDesign("membership", "membership", loss="membership", settings={"logits_by": "cross-entropy"})
 # A stronger baseline than the paper's, which compares probabilities.
 MEMBERSHIP_LOGITS = CurveDesign("membership logits", "membership, by logits", loss="membership")
 GRADIENT = CurveDesign("gradient", "membership + gradient")
-SMOOTHGRAD = CurveDesign("smoothgrad", "membership + SmoothGrad", access=_smoothgrad(SIGMA))
-TOP = CurveDesign("top class", "top class only", access=lambda data: Access(classes="top"))
-PROBABILITIES = CurveDesign("probabilities", "of probabilities", access=lambda data: Access(of="probabilities"))
+SMOOTHGRAD = CurveDesign(
+    "smoothgrad", "membership + SmoothGrad", access=Access("smoothgrad", sigma=SIGMA, samples=_SAMPLES)
+)
+TOP = CurveDesign("top class", "top class only", access=Access(classes="top"))
+PROBABILITIES = CurveDesign("probabilities", "of probabilities", access=Access(of="probabilities"))
 TOP_PROBABILITY = CurveDesign(
-    "top probability", "top class, of probabilities", access=lambda data: Access(classes="top", of="probabilities")
+    "top probability", "top class, of probabilities", access=Access(classes="top", of="probabilities")
 )
 # The student's own integrated gradients make a step twenty times as dear.
-INTEGRATED = CurveDesign(
-    "integrated",
-    "integrated gradients",
-    settings={"steps": 800},
-    access=lambda data: Access("integrated-gradients", samples=20),
-    seeds=1,
-)
-FAR = CurveDesign("far", "SmoothGrad, σ as in the paper", access=_smoothgrad(PAPERS_SIGMA), seeds=1)
-LITTLE = CurveDesign("little", "SmoothGrad, σ = 0.1 σ_D", access=_smoothgrad(_LITTLE_SIGMA))
+_INTEGRATED = Access("integrated-gradients", samples=20)
+INTEGRATED = CurveDesign("integrated", "integrated gradients", settings={"steps": 800}, access=_INTEGRATED, seeds=1)
+_FAR = Access("smoothgrad", sigma=_PAPERS_SIGMA, samples=_SAMPLES)
+FAR = CurveDesign("far", "SmoothGrad, σ as in the paper", access=_FAR, seeds=1)
+_LITTLE = Access("smoothgrad", sigma=_LITTLE_SIGMA, samples=_SAMPLES)
+LITTLE = CurveDesign("little", "SmoothGrad, σ = 0.1 σ_D", access=_LITTLE)
 # The paper names one loss for all students. Those of another class gain from a larger λ than this, their own class's
 # (docs/learned.md), and not all of them alike.
 ONE_WEIGHT = CurveDesign(
@@ -208,26 +201,15 @@ ONE_WEIGHT = CurveDesign(
 )
 # No student: the units that switch among the same images, by the tensor of their Jacobians (docs/two-layer.md).
 # Budgets are numbers of images, around the fewest that tell 256 units from ten outputs.
-ORDINARY = CurveDesign(
-    "ordinary",
-    "exact, from ordinary images",
-    loss="exact",
-    networks=("two_layer",),
-    budgets=(10, 30, 40, 50, 60, 100),
-)
+_TENS = (10, 30, 40, 50, 60, 100)
+ORDINARY = CurveDesign("ordinary", "exact, from ordinary images", loss="exact", networks=("two_layer",), budgets=_TENS)
 # Gradient queries until the whole network is known, and its last layer if the others are public; the most that may be
 # asked are as many as any student takes.
 EXACT = CurveDesign(
     "exact", "exact", loss="exact", source="gaussian", networks=("linear", "two_layer"), budgets=(10_000,), seeds=1
 )
-HEAD = CurveDesign(
-    "head",
-    "exact, public backbone",
-    loss="head",
-    networks=("conv", "vgg11", "resnet18", "resnet18_small"),
-    budgets=(100,),
-    seeds=1,
-)
+_DEEP_NETWORKS = ("conv", "vgg11", "resnet18", "resnet18_small")
+HEAD = CurveDesign("head", "exact, public backbone", loss="head", networks=_DEEP_NETWORKS, budgets=(100,), seeds=1)
 _MAIN = (MEMBERSHIP, MEMBERSHIP_LOGITS, GRADIENT, SMOOTHGRAD, ORDINARY)
 _OTHERS = (MEMBERSHIP, GRADIENT, ONE_WEIGHT)
 _NOISE = (MEMBERSHIP, GRADIENT, LITTLE, replace(SMOOTHGRAD, label="SmoothGrad, σ = σ_D"))

@@ -65,7 +65,7 @@ def reproduce(
     figures = [figure(each, scale) for each in FIGURES if name in ("all", each)]
     experiments = {e.key: e for each in figures for panel in each.panels if only in panel.name for e in each.of(panel)}
     shown = [
-        MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA[data], scale.map_samples)
+        MapsWanted(scale.title(data, network), scale.target(data, network), SIGMA, scale.map_samples)
         for data, network in (SALIENCY if name in ("all", "smoothgrad") else ())
         if only in f"{data} {network}"
     ]
