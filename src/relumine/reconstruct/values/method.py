@@ -8,6 +8,7 @@ its h·log(h/δ) queries).
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop,
 from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.values.differences import DifferencesRun
 from relumine.reconstruct.values.noisy import FewDigits
-from relumine.reconstruct.values.slopes import middles
 from relumine.reconstruct.verification import FRESH_POINTS, verified
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
@@ -240,7 +240,7 @@ class _ValuesRun:
 
     def _regions(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_LineRegion]:
         """Every region of the line with its gradient, by one step along each axis."""
-        return [self._region(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
+        return [self._region(line, t, reach) for t, reach in zip(*_middles(kinks, ends), strict=True)]
 
     def _region(self, line: Line, t: float, reach: float) -> _LineRegion:
         point, aside = self.comparison.representable(line.points([t, t + 0.5 * reach]))
@@ -325,3 +325,14 @@ def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
     towards = way * pre_activations[:, None] < 0
     crosses: NDArray[np.bool_] = (towards & (np.abs(way) > _MARGIN * np.abs(pre_activations)[:, None])).any(axis=0)
     return crosses
+
+
+def _middles(kinks: list[float], ends: tuple[float, float]) -> tuple[list[float], list[float]]:
+    """Of every region of a line: a place in it, and the distance to the next kink."""
+    low, high = ends
+    if not kinks:
+        return [(low + high) / 2], [min(1.0, (high - low) / 4)]
+    outer = 1 + 0.5 * max(abs(kinks[0]), abs(kinks[-1]), 1.0)
+    first, last = max(kinks[0] - outer, (kinks[0] + low) / 2), min(kinks[-1] + outer, (kinks[-1] + high) / 2)
+    places = [first, *((a + b) / 2 for a, b in pairwise(kinks)), last]
+    return places, [min(abs(t - kink) for kink in kinks) for t in places]
