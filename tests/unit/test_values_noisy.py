@@ -54,7 +54,7 @@ def test_a_defence_that_rounds_is_noticed_though_the_offer_says_nothing():
     assert errors(result, problem).max() <= 2 * result.evidence.accuracy
 
 
-def test_two_kinks_too_close_to_tell_on_one_line_are_told_on_another():
+def test_kinks_that_are_too_close_to_tell_on_a_line_do_not_matter():
     for seed in range(2):
         problem = two_layer(10, 16, 2, seed=seed).changed(decimals=4)
         result = run(problem, rng=seed)
@@ -73,7 +73,7 @@ def test_rounded_probabilities_are_enough(d, h, K, decimals):
         assert result.evidence.accuracy <= 5 * 10.0**-decimals
 
 
-def test_units_that_short_lines_do_not_meet_are_joined_from_several_or_grown():
+def test_units_that_do_not_change_probabilities_are_left_out():
     problem = two_layer(30, 12, 3, seed=1, values="probabilities").changed(decimals=5)
     result = run(problem)
     assert result.outcome is RECOVERED

@@ -88,8 +88,18 @@ class LogitLink(InFront):
     @property
     def limit(self) -> float:
         """The largest difference of two logits (K = 1: the largest logit) that the target's precision can show."""
-        smallest = _SMALLEST_COMPLEMENT if self.offer.outputs == 1 else _SMALLEST
+        smallest = _SMALLEST_COMPLEMENT if self.offer.outputs == 1 or self._alone else _SMALLEST
         return -log(smallest[self.offer.dtype])
+
+    @property
+    def kept(self) -> float:
+        """This part of the digits is left of a gradient, at least: that of a p close to 1 loses those of 1 − p."""
+        return _SMALLEST_COMPLEMENT[self.offer.dtype] if self._alone else 1.0
+
+    @property
+    def _alone(self) -> bool:
+        """Whether one of two gradients is answered."""
+        return self._oracle.offer.gradient_rows < self.offer.gradient_rows
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)

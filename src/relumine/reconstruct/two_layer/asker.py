@@ -1,9 +1,11 @@
 """Asking for TwoLayer: how exact the answers are, the line on which to search, and what its first answers show."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 
 from relumine.oracle.base import Answer, Array, Offer, Oracle
-from relumine.oracle.finite_difference import FiniteDifferences, Step
 from relumine.oracle.logits import LogitLink
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.search import Line, LineSearch, Sight, piece_errors
@@ -45,7 +47,7 @@ class _Tap:
 class Asker:
     """Asks gradients and remembers all answers; ``limit`` of them at most.
 
-    step: take gradients by differences of values, which are so far apart
+    differences: makes gradients of values, where no others are offered
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Asker:
         rng: np.random.Generator,
         limit: int,
         domain: Domain | None = None,
-        step: Step | None = None,
+        differences: Callable[[Oracle], Oracle] | None = None,
     ) -> None:
         self._meter = meter
         self._limit = limit
@@ -62,7 +64,7 @@ class Asker:
         self._asked = 0
         self.link = LogitLink(self._tap) if meter.offer.values == "probabilities" else None
         source = self.link or meter
-        self.oracle = Remembering(FiniteDifferences(source, step) if step else source)
+        self.oracle = Remembering(differences(source) if differences else source)
         self.comparison = Comparison(self.oracle, rng, domain)
         self.noise = Noise(0.0)
         self.blurred = False  # by noise that is not rounding
@@ -107,6 +109,8 @@ class Asker:
             line, answer = self._start(near)
             shown = np.concatenate([answer.values.ravel(), answer.jacobians.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
+            if self.link is not None:
+                self.noise = replace(self.noise, relative=self.noise.relative / self.link.kept)
             self._refuse_rounded_probabilities()
             size = float(np.linalg.norm(answer.jacobians[0]))
             change = float(np.linalg.norm(answer.jacobians[1] - answer.jacobians[0]))

@@ -109,7 +109,7 @@ class TwoLayer:
         offer = meter.offer
         if self.inputs is not None:
             return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
-        if offer.gradient_rows < offer.outputs:
+        if offer.gradient_rows < offer.outputs and not _one(offer):  # of two probabilities one tells the other
             return TopRun(meter, rng, limit=self.most, points=self.points)
         if not _one(offer):
             return TensorRun(self, meter, rng)

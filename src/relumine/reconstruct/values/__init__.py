@@ -1,5 +1,5 @@
 """TwoLayerFromValues: one hidden ReLU layer from values alone.
 
-exact values:  breakpoints of a line (lines/profile) ──> slopes.py: gradients by finite differences ──> verified
-noisy values:  noisy.py leads growth.py (units one after the other), fit.py and pool.py (candidates)
+exact values:  differences.py: the tensor of Jacobians by differences ──> else breakpoints of a line (lines/profile)
+noisy values:  noisy.py leads growth.py (units one after the other) and fit.py (all parameters)
 """

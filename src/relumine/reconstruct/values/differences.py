@@ -1,14 +1,15 @@
 """DifferencesRun: several outputs from values alone, by the tensor of Jacobians that are differences of values.
 
-Each Jacobian is d + 1 values and one that checks it, and about 1.5·h/K of them show all units: fewer values than the
-network has parameters.
+Each Jacobian is d + 1 values and one that checks it, and about 1.5·h/K of them show all units; once those before it
+span the rows of all units, h + 2 values: fewer values than the network has parameters.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array, joined
+from relumine.oracle.base import Answer, Array, InFront, Oracle, joined
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
@@ -17,20 +18,78 @@ from relumine.reconstruct.tensor.run import TensorRun
 from relumine.reconstruct.two_layer.asker import Asker
 from relumine.reconstruct.verification.comparison import Comparison
 
-# A step along an axis is this part of the input's length. A Jacobian then errs by rounding/_STEP of its length, and one
-# of h random units is crossed by about 2.5·h·_STEP of the Jacobians: those are found by their check, and asked beside.
+# A step is this part of the input's length. A Jacobian then errs by rounding/_STEP of its length, and one of h random
+# units is crossed by about 2.5·h·_STEP of the Jacobians: those are found by their check, and asked beside.
 # The worst error of five 784-128-10 was 2.5e-8 at 1e-6, 2.5e-9 at 1e-5 and 2.7e-10 at 1e-4, which asked 1 % more.
 _STEP = 1e-5
 # The error of one value, a sum over units: a few rounding units.
 _ROUNDING = 4 * float(np.finfo(np.float64).eps)
-# The check is asked in a random direction, this part of a step away.
-_PART = 0.5
+# The check is asked in a random direction, this many steps away: it shows 7e-10 of a Jacobian that is missed.
+_FARTHER = 8.0
 # By how many such errors of the largest value the check may differ: it is a sum of d differences.
 _CHECKED = 64
+# What of a Jacobian lies outside the span of those before it is a new direction if it is larger than this part of it.
+_NEW = 1e-6
 # Jacobians less exact than this are left to the longer steps of a line: ten times what random networks have.
 _COARSE = 1e-9
 # How far beside, in units of the distance between two fresh points, and how often.
 _BESIDE, _TIMES = 0.01, 4
+
+
+class SpanDifferences(InFront):
+    """Jacobians of a piecewise linear function by differences of its values, NaN where a breakpoint lies too close.
+
+    All Jacobians lie in the span of the units' rows. So steps are taken within the span of those seen first; only if
+    the value in a random direction contradicts, across it too. In a box steps go inwards, along each axis.
+    """
+
+    def __init__(self, oracle: Oracle, step: Callable[[Array], float], rng: np.random.Generator) -> None:
+        super().__init__(oracle, replace(oracle.offer, gradients="all"))
+        self._step = step
+        self._rng = rng
+        self._span = np.empty((0, oracle.offer.dimension))
+
+    def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
+        if not gradients:
+            return self._oracle(inputs, gradients=False)
+        return joined(self._offer, [self._at(point) for point in inputs], gradients=True)
+
+    def _at(self, point: Array) -> Answer:
+        values, jacobian, agrees = self._differences(point, self._span)
+        if not agrees and np.isfinite(values).all():
+            across = self._inwards(point)
+            if self._offer.box is None:
+                across = np.linalg.qr(self._span.T, mode="complete")[0][:, len(self._span) :].T
+            _, more, agrees = self._differences(point, across, values, jacobian)
+            jacobian = jacobian + more if agrees else np.full_like(jacobian, np.nan)
+            self._learn(jacobian)
+        return Answer(values[None], jacobian[None])
+
+    def _differences(
+        self, point: Array, directions: Array, values: Array | None = None, known: Array | float = 0.0
+    ) -> tuple[Array, Array, bool]:
+        """The values here, the Jacobian along these directions, and whether it explains a check with what is known."""
+        step = self._step(point)
+        check = self._rng.standard_normal(len(point))
+        check *= _FARTHER * step / np.linalg.norm(check)
+        if self._offer.box is not None:
+            check = np.copysign(check, np.mean(self._offer.box) - point)
+        points = np.vstack([point + step * directions, point + check, point])
+        answers = self._oracle(points if values is None else points[:-1], gradients=False).values
+        here = answers[-1] if values is None else values
+        jacobian: Array = (answers[: len(directions)] - here).T @ directions / step
+        missed = np.abs(here + (known + jacobian) @ check - answers[len(directions)]).max()
+        return here, jacobian, bool(missed <= _CHECKED * _ROUNDING * np.abs(answers).max())
+
+    def _inwards(self, point: Array) -> Array:
+        return np.diag(np.copysign(1.0, np.mean(self._offer.box or 0.0) - point))
+
+    def _learn(self, jacobian: Array) -> None:
+        if self._offer.box is not None or not np.isfinite(jacobian).all():
+            return
+        _, sizes, rows = np.linalg.svd(jacobian - jacobian @ self._span.T @ self._span, full_matrices=False)
+        new = rows[sizes > _NEW * np.linalg.norm(jacobian)]
+        self._span = np.linalg.qr(np.vstack([self._span, new]).T)[0].T
 
 
 @dataclass(frozen=True)
@@ -48,7 +107,7 @@ class DifferencesRun(TensorRun):
 
     def __init__(self, points: int, limit: int, meter: Metered, near: Comparison, rng: np.random.Generator) -> None:
         limit //= meter.offer.dimension + 2
-        asker = Asker(meter, rng, limit, near.domain, self._step)
+        asker = Asker(meter, rng, limit, near.domain, lambda oracle: SpanDifferences(oracle, self._step, rng))
         super().__init__(_TensorSettings(limit, points), meter, rng, asker)
         self.comparison.scale = near.scale
 
@@ -83,20 +142,8 @@ class DifferencesRun(TensorRun):
         """A point here, or beside it, around which values are linear as far as a step goes."""
         for _ in range(_TIMES):
             answer = self.asker.ask(point[None])
-            if self._linear_around(point, answer):
+            if np.isfinite(answer.jacobians).all() or not np.isfinite(answer.values).all():
                 return point, answer
             self.asker.oracle.forget()
             point = self.comparison.representable(self._near(point, _BESIDE))
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{_TIMES} of {_TIMES} gradients by differences contradict a value")
-
-    def _linear_around(self, point: Array, answer: Answer) -> bool:
-        """Whether the value a step away in a random direction is as the Jacobian says."""
-        direction = self.rng.standard_normal(len(point))
-        if self.offer.box is not None:  # inwards
-            direction = np.copysign(direction, np.mean(self.offer.box) - point)
-        there = self.comparison.representable(point + _PART * self._step(point) / np.linalg.norm(direction) * direction)
-        values = self.asker.oracle(there[None], gradients=False).values
-        if not np.isfinite(answer.values).all():
-            return True
-        missed = np.abs(answer.values[0] + answer.jacobians[0] @ (there - point) - values[0]).max()
-        return bool(missed <= _CHECKED * _ROUNDING * np.abs(values).max())

@@ -1,4 +1,4 @@
-"""A one-hidden-layer network fitted to values by Levenberg–Marquardt, from a start a few per cent off.
+"""A one-hidden-layer network fitted to values by Levenberg–Marquardt, whatever the start.
 
 polish.py takes it for known which units are on, and stays with a step that makes things worse. From values alone the
 start is too rough for that: here the patterns are computed anew at each step, and steps are shortened until they help.
@@ -6,11 +6,13 @@ The normal equations are small enough to be written down, unit by unit.
 """
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.special import log_softmax
 
 from relumine.oracle.base import Array
 from relumine.oracle.logits import probabilities_of
@@ -26,23 +28,53 @@ _FAR = 3.0
 # How much steps are shortened at first, by what that changes after each, and where it ends.
 _DAMPING, _CHANGE, _LEAST, _MOST = 1e-3, 10.0, 1e-9, 1e6
 
+# A probability shows its logarithm if it is larger than its error by this factor; others count as errors this large.
+_SHOWS, _HIDDEN, _TINY = 8.0, 1e6, 1e-12
+
 # Draws of noise by which a fit's uncertainty is simulated.
 _DRAWS = 6
 
 
+class Link(Enum):
+    """What values are of the logits."""
+
+    NONE = "themselves"
+    SOFTMAX = "probabilities"
+    LOG = "logarithms of probabilities; of a single probability its logit"
+
+
 @dataclass(frozen=True, eq=False)
-class KnownUnits:
-    """``values`` n×K at ``points`` n×d, and the expected ``errors`` n×K; behind a softmax if ``probabilities``."""
+class KnownValues:
+    """``values`` n×K at ``points`` n×d, and the expected ``errors`` n×K."""
 
     points: Array
     values: Array
     errors: Array
-    probabilities: bool = False
+    link: Link
+
+    @property
+    def shown(self) -> NDArray[np.bool_]:
+        """n×K: which numbers tell anything."""
+        return self.errors < _HIDDEN
+
+    def logged(self) -> "KnownValues":
+        """Logarithms of probabilities, with the errors that rounding makes of them.
+
+        A fit to probabilities has no way back from where it is sure of the wrong class; one to their logarithms has.
+        """
+        if self.link is not Link.SOFTMAX:
+            return self
+        p = np.clip(self.values, _TINY, 1 - (self.values.shape[1] == 1) * _TINY)
+        room = p * (1 - p) if p.shape[1] == 1 else p
+        errors = np.where(room > _SHOWS * self.errors, self.errors / room, _HIDDEN)
+        return KnownValues(self.points, np.log(p) - (np.log1p(-p) if p.shape[1] == 1 else 0.0), errors, Link.LOG)
 
 
-def answered(logits: Array, probabilities: bool) -> Array:
+def answered(logits: Array, link: Link) -> Array:
     """What a target with these logits answers."""
-    return probabilities_of(logits) if probabilities else logits
+    if link is Link.SOFTMAX:
+        return probabilities_of(logits)
+    return log_softmax(logits, axis=1) if link is Link.LOG and logits.shape[1] > 1 else logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +82,7 @@ class ValuesFit:
     """A function beside the values that it was fitted to; its linear term is zero, and stays so, if ``plain``."""
 
     shallow: Shallow
-    known: KnownUnits
+    known: KnownValues
     plain: bool
 
     @property
@@ -69,7 +101,7 @@ class ValuesFit:
 
         Every unit has a parameter too many: its row may be longer where its output is less.
         """
-        free = max(self.known.values.size - self.parameters + self.shallow.units, 1)
+        free = max(int(self.known.shown.sum()) - self.parameters + self.shallow.units, 1)
         return float((self.squares / free) ** 0.5)
 
     @cached_property
@@ -79,25 +111,19 @@ class ValuesFit:
 
     @property
     def unexplained(self) -> Array:
-        """n×K: by how much the logits would have to change, about, to meet the values."""
-        left = self.known.values - self._answers
-        if not self.known.probabilities:
-            return left
-        p = self._answers
-        size = p * (1 - p)
-        result: Array = np.where(size > 0.01, left / np.maximum(size, 0.01), 0.0)
-        return result
+        """n×K: by how much the values are missed, where they are known at all."""
+        return np.where(self.known.shown, self.known.values - self._answers, 0.0)
 
     def uncertainty(self, points: Array, rng: np.random.Generator) -> Array:
         """n×K: by how much the answers at these points would change with other noise of the same size, at most.
 
         Some draws of such noise are fitted as the values were; nothing is asked.
         """
-        shape, probabilities = self.known.values.shape, self.known.probabilities
+        shape, link = self.known.values.shape, self.known.link
         drawn = np.stack([self._gradient(rng.standard_normal(shape)) for _ in range(_DRAWS)], axis=1)
-        before = answered(self.shallow.values(points), probabilities)
+        before = answered(self.shallow.values(points), link)
         moved = [self._moved(step).shallow.values(points) for step in self._solved(drawn, _LEAST).T]
-        result: Array = np.max([np.abs(answered(after, probabilities) - before) for after in moved], axis=0)
+        result: Array = np.max([np.abs(answered(after, link) - before) for after in moved], axis=0)
         return result
 
     def improved(self) -> "ValuesFit":
@@ -124,7 +150,7 @@ class ValuesFit:
 
     @cached_property
     def _answers(self) -> Array:
-        return answered(self.shallow.values(self.known.points), self.known.probabilities)
+        return answered(self.shallow.values(self.known.points), self.known.link)
 
     @cached_property
     def _residuals(self) -> Array:
@@ -145,23 +171,31 @@ class ValuesFit:
 
     def _pulled(self, answers: Array) -> Array:
         """The derivative of answers by logits, transposed, times these."""
-        if not self.known.probabilities:
+        if self._linked is Link.NONE:
             return answers
-        p = self._answers
+        p = probabilities_of(self.shallow.values(self.known.points))
         if p.shape[1] == 1:
             return answers * p * (1 - p)
+        if self._linked is Link.LOG:
+            return np.asarray(answers - p * answers.sum(axis=1, keepdims=True))
         result: Array = p * (answers - (p * answers).sum(axis=1, keepdims=True))
         return result
+
+    @property
+    def _linked(self) -> Link:
+        """How logits are mixed: not at all, if there is one and its logarithm is known."""
+        single = self.known.link is Link.LOG and self.known.values.shape[1] == 1
+        return Link.NONE if single else self.known.link
 
     @cached_property
     def _weights(self) -> Array:
         """n×K×K: what a change of two logits costs together."""
         inverse = 1 / self.known.errors**2
         unit = np.eye(inverse.shape[1])
-        if not self.known.probabilities:
+        if self._linked is Link.NONE:
             return inverse[:, :, None] * unit
         columns = [self._pulled(np.broadcast_to(row, inverse.shape)) for row in unit]
-        derivative = np.stack(columns, axis=2)  # of answer k by logit c, at [n, c, k]; symmetric
+        derivative = np.stack(columns, axis=2)  # of answer k by logit c, at [n, c, k]
         result: Array = np.einsum("nck,nk,nek->nce", derivative, inverse, derivative, optimize=True)
         return result
 
@@ -189,7 +223,7 @@ class ValuesFit:
                 normal[end, places[j]] = features[mine].T @ (x * costs[:, k, None])
         for k, end in enumerate(ends):
             for e in range(k + 1):
-                if self.known.probabilities or e == k:
+                if self._linked is not Link.NONE or e == k:
                     normal[end, ends[e]] = (features * weights[:, k, e, None]).T @ features
         return normal  # the lower triangle, which is all that is needed
 

@@ -4,14 +4,13 @@ For points spread like N(0, I), the mean of w·relu(a·x + b) times x xᵀ − 1
 directions in which a fit's residuals are most curved are where a unit is missing; the fit goes on from the best one.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.lines.shallow import Shallow
-from relumine.reconstruct.values.fit import ValuesFit
+from relumine.reconstruct.values.fit import Link, ValuesFit
 
 # Directions tried, for each output; and where along them the unit's boundary may lie, in spreads of the points.
 _DIRECTIONS = 3
@@ -21,32 +20,44 @@ _DETERMINED = 1.5
 
 
 def grown(fit: ValuesFit) -> ValuesFit:
-    """The fit with one more unit, where it explains most of what is left."""
-    points, left = fit.known.points, fit.unexplained
-    best = max(_candidates(points, left), key=lambda unit: _gain(points, left, *unit))
-    row, bias = best
-    features = np.maximum(points @ row + bias, 0)
-    model = fit.shallow
+    """The fit with one more unit, where it explains most of what is left; its parameters are fitted afterwards."""
+    points, left, model = fit.known.points, fit.unexplained, fit.shallow
+    rows, biases = _candidates(points, left)
+    features = np.maximum(points @ rows.T + biases, 0)
+    # What a linear term explains is explained already.
+    linear = np.linalg.qr(np.hstack([points, np.ones((len(points), 1))]))[0]
+    features -= linear @ (linear.T @ features)
+    shares = features.T @ left / np.maximum(np.sum(features**2, axis=0), 1e-300)[:, None]  # candidates×K
+    best = int(np.argmax(np.sum(shares * (features.T @ left), axis=1)))
     more = Shallow(
         model.jacobian,
         model.offset,
-        np.vstack([model.outputs, _slope(features, left)]),
-        np.vstack([model.rows, row]),
-        np.append(model.biases, bias),
+        np.vstack([model.outputs, shares[best]]),
+        np.vstack([model.rows, rows[best]]),
+        np.append(model.biases, biases[best]),
     )
-    return replace(fit, shallow=more).improved()
+    return replace(fit, shallow=more)
 
 
 def without_idle(fit: ValuesFit, most: float) -> ValuesFit:
     """The fit without units that are not needed to keep its misfit below ``most``."""
     while fit.shallow.units > 1:
-        model = fit.shallow
-        weights = np.linalg.norm(model.outputs, axis=1) * np.linalg.norm(model.rows, axis=1)
-        shorter = _without(fit, int(np.argmin(weights)))
+        shorter = _without(fit, _least_needed(fit))
         if shorter.misfit > most:
             break
         fit = shorter
     return fit
+
+
+def _least_needed(fit: ValuesFit) -> int:
+    """The unit that all others, and a linear function, replace best."""
+    points, model = fit.known.points, fit.shallow
+    features = np.hstack([np.maximum(model.active(points), 0), points, np.ones((len(points), 1))])
+    alone = np.diag(np.linalg.pinv(features.T @ features))[: model.units]
+    outputs = model.outputs
+    if fit.known.link is not Link.NONE and outputs.shape[1] > 1:  # what all logits share does not show
+        outputs = outputs - outputs.mean(axis=1, keepdims=True)
+    return int(np.argmin(np.sum(outputs**2, axis=1) / np.maximum(alone, 1e-300)))
 
 
 def undetermined(fit: ValuesFit) -> int | None:
@@ -63,30 +74,14 @@ def _without(fit: ValuesFit, unit: int) -> ValuesFit:
     return replace(fit, shallow=fewer).improved()
 
 
-def _candidates(points: Array, left: Array) -> Iterator[tuple[Array, float]]:
-    centred = points - points.mean(axis=0)
+def _candidates(points: Array, left: Array) -> tuple[Array, Array]:
+    """Rows and biases of units on whose boundaries the residuals may be curved."""
+    centre = points.mean(axis=0)
+    centred = points - centre
     spread = float(np.sqrt(np.mean(centred**2)))
+    directions = []
     for residual in left.T:
-        curved = (centred * (residual - residual.mean())[:, None]).T @ centred
-        sizes, directions = np.linalg.eigh(curved)
-        for i in np.argsort(-np.abs(sizes))[:_DIRECTIONS]:
-            for sign in (1.0, -1.0):
-                row = sign * directions[:, i]
-                for place in _PLACES:
-                    yield row, place * spread - float(row @ points.mean(axis=0))
-
-
-def _slope(features: Array, left: Array) -> Array:
-    """K: by which the features are multiplied to explain most."""
-    centred = features - features.mean()
-    result: Array = centred @ left / max(float(centred @ centred), 1e-300)
-    return result
-
-
-def _gain(points: Array, left: Array, row: Array, bias: float) -> float:
-    features = np.maximum(points @ row + bias, 0)
-    # What a linear term explains is explained already.
-    centred = features - features.mean()
-    across = points - points.mean(axis=0)
-    centred = centred - across @ np.linalg.lstsq(across, centred, rcond=None)[0]
-    return float(np.sum((centred @ left) ** 2) / max(float(centred @ centred), 1e-300))
+        sizes, found = np.linalg.eigh((centred * (residual - residual.mean())[:, None]).T @ centred)
+        directions += [*found.T[np.argsort(-np.abs(sizes))[:_DIRECTIONS]]]
+    rows = np.repeat(np.concatenate([directions, -np.array(directions)]), len(_PLACES), axis=0)
+    return rows, np.tile(_PLACES, 2 * len(directions)) * spread - rows @ centre

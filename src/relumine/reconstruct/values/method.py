@@ -8,6 +8,7 @@ its h·log(h/δ) queries).
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,6 @@ from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop,
 from relumine.reconstruct.tensor.smooth import SmoothRun
 from relumine.reconstruct.values.differences import DifferencesRun
 from relumine.reconstruct.values.noisy import FewDigits
-from relumine.reconstruct.values.slopes import middles
 from relumine.reconstruct.verification import FRESH_POINTS, verified
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
@@ -42,6 +42,8 @@ _FARTHER = 30.0
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 # Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
 _EXACT = 1e-12
+# To this part of a value Levenberg–Marquardt fits exact ones.
+_FITTED = 1e-10
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
 _DOUBTED = (Outcome.NOT_THIS_CLASS, Outcome.NOT_VERIFIED)
 # Lines tried before the target counts as not of this class.
@@ -126,10 +128,7 @@ class _ValuesRun:
             with self.meter.phase("search"):
                 line = self._line()
             if self.noise.floor > _EXACT:
-                limit = self.settings.limit - self.asked
-                few = FewDigits(self.meter, self.noise, self.settings.points, limit, self.comparison.domain, self.rng)
-                self.other = few
-                few.reconstruct()
+                self._grow(self.noise)
                 return
             if tried == 0 and self._several and self._by_the_tensor():
                 return
@@ -142,11 +141,18 @@ class _ValuesRun:
                 self.comparison.challenge(self._found)
             if not self._wrong():
                 return
-        if self.offer.box is not None:
-            raise Stop(Outcome.NOT_VERIFIED, "no line inside the box met all units; ask for gradients")
+        if self.offer.box is not None:  # no line inside it met all units
+            self._grow(Noise(_FITTED))
+            return
         far_off = (self.comparison.gap(self._found) or 0.0) > 1e3 * self._tolerance
         remark = f"the networks that {_LINES} lines showed differ from the target elsewhere"
         raise Stop(Outcome.NOT_THIS_CLASS if far_off else Outcome.NOT_VERIFIED, remark)
+
+    def _grow(self, noise: Noise) -> None:
+        """Fit a growing network to values as exact as this."""
+        limit = self.settings.limit - self.asked
+        self.other = FewDigits(self.meter, noise, self.settings.points, limit, self.comparison.domain, self.rng)
+        self.other.reconstruct()
 
     @property
     def _several(self) -> bool:
@@ -240,7 +246,7 @@ class _ValuesRun:
 
     def _regions(self, line: Line, kinks: list[float], ends: tuple[float, float]) -> list[_LineRegion]:
         """Every region of the line with its gradient, by one step along each axis."""
-        return [self._region(line, t, reach) for t, reach in zip(*middles(kinks, ends), strict=True)]
+        return [self._region(line, t, reach) for t, reach in zip(*_middles(kinks, ends), strict=True)]
 
     def _region(self, line: Line, t: float, reach: float) -> _LineRegion:
         point, aside = self.comparison.representable(line.points([t, t + 0.5 * reach]))
@@ -325,3 +331,14 @@ def _crosses(model: Shallow, point: Array, steps: Array) -> NDArray[np.bool_]:
     towards = way * pre_activations[:, None] < 0
     crosses: NDArray[np.bool_] = (towards & (np.abs(way) > _MARGIN * np.abs(pre_activations)[:, None])).any(axis=0)
     return crosses
+
+
+def _middles(kinks: list[float], ends: tuple[float, float]) -> tuple[list[float], list[float]]:
+    """Of every region of a line: a place in it, and the distance to the next kink."""
+    low, high = ends
+    if not kinks:
+        return [(low + high) / 2], [min(1.0, (high - low) / 4)]
+    outer = 1 + 0.5 * max(abs(kinks[0]), abs(kinks[-1]), 1.0)
+    first, last = max(kinks[0] - outer, (kinks[0] + low) / 2), min(kinks[-1] + outer, (kinks[-1] + high) / 2)
+    places = [first, *((a + b) / 2 for a, b in pairwise(kinks)), last]
+    return places, [min(abs(t - kink) for kink in kinks) for t in places]

@@ -1,56 +1,43 @@
 """One hidden layer from values with few digits: float32, or rounded to a few decimals.
 
-A line shows where the kinks are (line.py), long steps beside it the units' directions to a few per cent
-(slopes.py). From there all parameters are fitted, to fresh values first and then to every value paid for
-(fit.py): that is as exact as the noise allows, and says how exact that is.
+Over short steps such values show their rounding and nothing else, so no breakpoint is looked for. A linear function is
+fitted to values at fresh points, and units are added to it where the fit's residuals are most curved (growth.py); after
+each all parameters are fitted (fit.py), until noise explains what is left. That says how exact the fit can be.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.values.asker import ValueAsker
-from relumine.reconstruct.values.fit import LARGEST, KnownUnits, ValuesFit, answered
+from relumine.reconstruct.values.fit import LARGEST, Link, ValuesFit, answered
 from relumine.reconstruct.values.growth import grown, undetermined, without_idle
-from relumine.reconstruct.values.line import NoisyLine, Shown
-from relumine.reconstruct.values.pool import CandidatePool
-from relumine.reconstruct.values.slopes import assembled, slopes
 from relumine.reconstruct.verification.comparison import Comparison
 from relumine.reconstruct.verification.domain import Domain
 
-# Attempts to build and fit a network; in each, of up to _LINES lines the one that shows most breakpoints, farthest
-# apart, is taken. At least two lines, since one may hide a breakpoint. On short lines, of 25 networks 6-8-1 in a box 21
-# were recovered in 8 attempts, 24 in 16.
-_ATTEMPTS, _ATTEMPTS_ON_SHORT_LINES = 3, 16
-_LINES, _LEAST_LINES = 8, 2
-# The gradient of the narrowest region is good enough if it errs by less than this part.
-_GOOD = 0.03
-# Fresh values for the fit, per parameter, and how far out they are, in units of fresh points.
-_PER_PARAMETER = 3
+# Values for the fit, per parameter, in each attempt, and how far out they are, in units of fresh points.
+_PER_PARAMETER = (3, 6, 12)
 _SPREAD = 1.5
-# Values further out than this, in units of the fresh points for the fit, are left out of it.
-_FAR = 5.0
+# Growth ends where this many units lower the misfit to no less than this part of it.
+_IN_VAIN, _HELPS = 6, 0.9
+# Values count alike while they are missed by this many times their errors; then as if they erred by this part of that.
+_CLOSE, _ALIKE = 3.0, 0.1
 # A linear term that is this small, relative to the units, after they were turned around is none.
 _NO_TERM = 0.3
 # Fits are right if values are off by no more than this, in expected errors.
 _MISFIT, _MISFIT_SINGLE = 1.15, 3.0
-# Units added at most that no line showed; each must lower the misfit to less than this part of it.
-_GROWTH, _HELPS = 4, 0.8
 # Fitted networks are compared at this many times as many points: units that are rarely on may have been overlooked.
 _THOROUGH = 10
 # Points at which the effect of noise is simulated; nothing is asked there.
 _SIMULATED = 2000
 # How often a network that fresh values contradict is fitted to these too.
 _ROUNDS = 3
-# This many times as many values are asked where that may make a clone exact enough.
-_MORE = 4
 # Whatever the noise, a network further off than this, relative to the largest answer, is not called recovered.
 _WORST = 1e-3
 _TOO_FEW = f"so few digits allow no clone that is surely closer than {_WORST:g} of the largest answer"
@@ -61,17 +48,7 @@ class Answering(Shallow):
 
     def values(self, inputs: Array) -> Array:
         """n×K: probabilities."""
-        return answered(super().values(inputs), probabilities=True)
-
-
-@dataclass(frozen=True, eq=False)
-class _Candidate:
-    line: Line
-    shown: Shown
-
-    @property
-    def score(self) -> tuple[int, float]:
-        return len(self.shown.kinks), self.shown.room
+        return answered(super().values(inputs), Link.SOFTMAX)
 
 
 class FewDigits:
@@ -85,33 +62,22 @@ class FewDigits:
         self.points = points
         self.rng = rng
         self.offer = meter.offer
-        self.fresh = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
-        self.on_lines: list[tuple[Array, Array]] = []
-        # Lines end where a box does, or where the softmax saturates: one does not meet all units.
-        self.short = meter.offer.box is not None or self.ask.probabilities
         self.comparison = Comparison(meter, rng, domain)
-        self.pool = CandidatePool(float(np.sqrt(self.offer.dimension)))
-        self.averaged = False
         self.model: Shallow | None = None
-        self.spacing: float | None = None
         self.uncertainty: float | None = None
 
     def reconstruct(self) -> None:
-        """Build and fit a network until one agrees with the target."""
-        for _ in range(_ATTEMPTS_ON_SHORT_LINES if self.short else _ATTEMPTS):
-            with self.meter.phase("search"):
-                best = self._best_line()
-            with self.meter.phase("gradients"):
-                start, errors = self._start(best)
-            self.pool.add(start, errors)
-            with self.meter.phase("polish"):
-                fit = self._fitted(start)
+        """Grow and fit a network until one agrees with the target, from more values each time."""
+        for per_parameter in _PER_PARAMETER:
+            fit = self._grown(per_parameter)
             if self._settled(fit):
                 return
-            if self.ask.noise.absolute > _WORST * self.comparison.size:
-                raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)  # whatever the fit
+            if not self._more_may_help():
+                raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)
         if self.uncertainty is None:
             raise Stop(Outcome.NOT_VERIFIED, "values with so few digits do not show the units; ask for gradients")
+        if self._allowed > _WORST:
+            raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)
         raise Stop(Outcome.NOT_VERIFIED, "a network explains the values that it was fitted to, but not all fresh ones")
 
     def _settled(self, fit: ValuesFit) -> bool:
@@ -124,124 +90,62 @@ class FewDigits:
                     return True
             if not self._explained(fit):
                 return False
-            self.ask.paid.append((self.comparison.points, self.comparison.answers))
-            fit = self._fitted_to_all(fit)
+            self.ask.keep(self.comparison.points, self.comparison.answers)
+            fit = replace(fit, known=self.ask.known()).improved()
         return False
-
-    # -- lines
-
-    def _best_line(self) -> _Candidate:
-        candidates: list[_Candidate] = []
-        for _ in range(_LINES):
-            candidate = self._shown(self._line())
-            if candidate is None:
-                self.comparison.scale /= 2
-                continue
-            candidates.append(candidate)
-            best = max(candidates, key=lambda candidate: candidate.score)
-            if len(candidates) >= _LEAST_LINES and self._good(best.shown):
-                break
-        if not candidates:
-            raise Stop(Outcome.SATURATED)
-        best = max(candidates, key=lambda candidate: candidate.score)
-        kinks = best.shown.kinks
-        self.spacing = float(np.diff(kinks).min()) if len(kinks) > 1 else None
-        self.meter.found(len(kinks))
-        return best
-
-    def _line(self) -> Line:
-        """A random line; in a box one between two points near its corners, since others leave it soon."""
-        box = self.offer.box
-        if box is None:
-            return self.comparison.line()
-        one, other = box[0] + (box[1] - box[0]) * self.rng.beta(0.2, 0.2, (2, self.offer.dimension))
-        return Line((one + other) / 2, other - one)
-
-    def _shown(self, line: Line) -> _Candidate | None:
-        """What this line shows; None if there are no answers with any digits on it."""
-
-        def values(t: list[float]) -> Array:
-            logits = self.ask.logits(line.points(t))
-            self.on_lines.append(self.ask.paid[-1])
-            return logits
-
-        def bounds(t: Array, logits: Array) -> Array:
-            if len(t) > 1:
-                steepest = float(np.abs(np.diff(logits, axis=0) / np.diff(t)[:, None]).max())
-                self.ask.steep = max(self.ask.steep, steepest / float(np.linalg.norm(line.direction)))
-            return self.ask.logit_bounds(line.points(t), logits)
-
-        low, high = line.within(self.offer.box)
-        most = max(LARGEST // (self.offer.dimension + 1 + self.offer.outputs), 1)
-        shown = NoisyLine(values, bounds, (0.97 * low, 0.97 * high), most).shown()
-        if len(shown.pieces) > most + 1:
-            raise Stop(Outcome.NOT_VERIFIED, "values with so few digits show more units than can be fitted")
-        return _Candidate(line, shown) if shown.pieces else None
-
-    def _good(self, shown: Shown) -> bool:
-        """Whether steps in the narrowest region are long enough for a good gradient."""
-        if not shown.kinks:
-            return True
-        bound = max(float(piece.error.min()) for piece in shown.pieces)
-        jump = float(np.median(np.abs(shown.jumps).max(axis=1)))
-        return 10 * bound < _GOOD * shown.room * jump
-
-    def _start(self, best: _Candidate) -> tuple[Shallow, Array]:
-        def ask(points: Array) -> tuple[Array, Array]:
-            logits = self.ask.logits(points)
-            return logits, self.ask.logit_bounds(points, logits)
-
-        ends = (best.shown.pieces[0].low, best.shown.pieces[-1].high)
-        found = slopes(best.line, best.shown, ask, ends, self.offer.box)
-        return assembled(best.line, best.shown, found)
 
     # -- fitting
 
-    def _fitted(self, start: Shallow) -> ValuesFit:
-        """Fit to fresh values what the last line showed, or what all lines did if that is more; then to all values."""
-        known = self._fresh_for(start, units=max(start.units, len(self.pool)))
-        pooled = self._pooled(known) if len(self.pool) > start.units else None
-        fit = self._fitted_to(known, pooled or start)
-        fit = self._grown(fit)
-        if not self._explained(fit):
-            return fit
-        return self._fitted_to_all(self._turned(fit))
+    def _grown(self, per_parameter: int) -> ValuesFit:
+        """A linear function with one unit after the other, until noise explains what is left or units do not help."""
+        fit = ValuesFit(self._nothing(), self.ask.known().logged(), False)
+        misfits: list[float] = []
+        while True:
+            if fit.parameters > LARGEST:
+                raise Stop(Outcome.NOT_VERIFIED, "values with so few digits show more units than can be fitted")
+            with self.meter.phase("search"):
+                self._ask_for(per_parameter * fit.parameters)
+            self.ask.learn(fit.shallow)
+            self.meter.found(fit.shallow.units)
+            fit = self._fitted(fit)
+            misfits.append(fit.misfit)
+            if self._explained(fit):
+                known = replace(without_idle(fit, self._most_misfit), known=self.ask.known())
+                return self._turned(known.improved())
+            if len(misfits) > _IN_VAIN and min(misfits[-_IN_VAIN:]) > _HELPS * min(misfits[:-_IN_VAIN]):
+                return fit
+            fit = grown(fit)
 
-    def _fitted_to_all(self, fit: ValuesFit) -> ValuesFit:
-        everything = self.ask.everything(_FAR * float(np.linalg.norm(self.fresh[0], axis=1).max()))
-        return ValuesFit(fit.shallow, everything, fit.plain).improved()
+    def _fitted(self, fit: ValuesFit) -> ValuesFit:
+        """All parameters fitted to all values, which count alike until they are met about as well as noise allows.
 
-    def _pooled(self, known: KnownUnits) -> Shallow | None:
-        """The function of all units that any line showed, if there are enough values to tell."""
-        logits = self.ask.as_logits(known.points, known.values)
-        shown = np.isfinite(logits).all(axis=1)
-        points, logits = known.points[shown], logits[shown]
-        return self.pool.model(points, logits, self.ask.logit_bounds(points, logits))
+        Before that a unit is missing, and shows in all of them; logarithms of large probabilities err least by far.
+        """
+        known, missed = self.ask.known().logged(), np.inf
+        if not known.shown.any():
+            raise Stop(Outcome.SATURATED)
+        while True:
+            fit = replace(fit, known=known)
+            left = _rms(fit.unexplained[known.shown])
+            if left <= _CLOSE * _rms(known.errors[known.shown]):
+                return fit.improved()
+            if left > missed / 2:
+                return fit
+            missed = left
+            fit = replace(fit, known=replace(known, errors=np.hypot(known.errors, _ALIKE * left))).improved()
 
-    def _fitted_to(self, known: KnownUnits, start: Shallow) -> ValuesFit:
-        plain = _plain(start)
-        return ValuesFit(plain or start, known, plain is not None).improved()
+    def _nothing(self) -> Shallow:
+        d, outputs = self.offer.dimension, self.offer.outputs
+        rows, none = np.empty((0, d)), np.empty(0)
+        return Shallow(np.zeros((outputs, d)), np.zeros(outputs), np.empty((0, outputs)), rows, none)
 
     def _turned(self, fit: ValuesFit) -> ValuesFit:
         """The fit without a linear term, if that explains the values too."""
-        plain = None if fit.plain else _plain(fit.shallow)
+        plain = _plain(fit.shallow)
         if plain is None:
             return fit
         turned = ValuesFit(plain, fit.known, True).improved()
         return turned if self._explained(turned) else fit
-
-    def _grown(self, fit: ValuesFit) -> ValuesFit:
-        """Add units as long as that explains much of what is left; then leave out those that do not matter."""
-        if self._explained(fit):
-            return fit
-        for _ in range(_GROWTH):
-            more = grown(fit)
-            if more.misfit > _HELPS * fit.misfit and not self._explained(more):
-                break
-            fit = more
-            if self._explained(fit):
-                return without_idle(fit, self._most_misfit)
-        return fit
 
     def _explained(self, fit: ValuesFit) -> bool:
         """Whether noise explains by how much the values are off."""
@@ -251,26 +155,14 @@ class FewDigits:
     def _most_misfit(self) -> float:
         return _MISFIT if self.ask.noise.absolute > 0 else _MISFIT_SINGLE
 
-    def _fresh_for(self, start: Shallow, units: int) -> KnownUnits:
-        """Enough fresh values to fit a network with this number of units."""
-        d, outputs = self.offer.dimension, self.offer.outputs
-        count = units * (d + 1 + outputs) + outputs * (1 if _plain(start) else 1 + d)
-        return self._fresh(-(-_PER_PARAMETER * count // outputs) + self.points)
-
-    def _fresh(self, count: int) -> KnownUnits:
-        """At least ``count`` fresh values; those that were asked for an earlier fit are as good."""
-        spread = _SPREAD if self.offer.box is None and not self.ask.probabilities else 1.0
-        missing = max(count - len(self.fresh[0]), 0)
-        points = self.comparison.representable(spread * self.comparison.fresh(missing))
-        values = self.ask(points) if missing else np.empty((0, self.offer.outputs))
-        self.fresh = np.concatenate([self.fresh[0], points]), np.concatenate([self.fresh[1], values])
-        if self.offer.box is None:
-            return self.ask.known(*self.fresh)
-        # In a box units may be on in one corner only: they are seen where a line met them, if anywhere.
-        lines = [self.fresh, *self.on_lines]
-        points, values = (np.concatenate(parts) for parts in zip(*lines, strict=True))
-        near = np.linalg.norm(points, axis=1) <= float(np.linalg.norm(self.fresh[0], axis=1).max())
-        return self.ask.known(points[near], values[near])
+    def _ask_for(self, numbers: int) -> None:
+        """See that values at fresh points are known that show this many numbers."""
+        known = self.ask.known().logged()
+        share = int(known.shown.sum()) / max(len(known.points), 1) or float(self.offer.outputs)
+        missing = int(np.ceil(numbers / share)) + self.points - self.ask.count
+        if missing > 0:
+            spread = _SPREAD if self.offer.box is None and self.ask.link is Link.NONE else 1.0
+            self.ask(spread * self.comparison.fresh(missing))
 
     # -- results
 
@@ -284,11 +176,11 @@ class FewDigits:
             return Evidence(self.ask.noise.floor, remark=remark)
         gap = self.comparison.gap(self._shown_by(self.model))
         accuracy = None if self.uncertainty is None else self.uncertainty / self.comparison.size
-        return Evidence(self.ask.noise.floor, self.spacing, gap, len(self.comparison.points), remark, accuracy)
+        return Evidence(self.ask.noise.floor, None, gap, len(self.comparison.points), remark, accuracy)
 
     def _shown_by(self, model: Shallow) -> Shallow:
         """The model, answering what the target does."""
-        kind = Answering if self.ask.probabilities else Shallow
+        kind = Answering if self.ask.link is Link.SOFTMAX else Shallow
         return kind(model.jacobian, model.offset, model.outputs, model.rows, model.biases)
 
     def _verified(self, fit: ValuesFit) -> bool:
@@ -301,30 +193,25 @@ class FewDigits:
         simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng)
         self.uncertainty = max(1.0, fit.misfit) * float(simulated.max(initial=0))
         if self._allowed > _WORST:
-            if self._averaged():
-                return False
-            raise Stop(Outcome.NOT_VERIFIED, _TOO_FEW)
+            return False
         self.comparison.ask(self.comparison.fresh((_THOROUGH - 1) * self.points))
         if len(self.comparison.wrong(shown, self._allowed)):
             return False
         self.comparison.challenge(_with_unit_rows(shown))
         return not len(self.comparison.wrong(shown, self._allowed))
 
-    def _averaged(self) -> bool:
-        """Ask several times as many values, once, if that may bring a clone close enough: errors average out."""
-        done, self.averaged = self.averaged, True
-        if done or float(self.ask.bounds(self.comparison.points, self.comparison.answers).max()) > (
-            0.5 * _WORST * self.comparison.size
-        ):
-            return False
-        self._fresh(_MORE * len(self.fresh[0]))
-        return True
+    def _more_may_help(self) -> bool:
+        """Whether the answers' own rounding leaves room for a clone that is close enough: only errors average out."""
+        return self._rounding <= 0.5 * _WORST * self.comparison.size
+
+    @property
+    def _rounding(self) -> float:
+        return float(self.ask.bounds(self.comparison.points, self.comparison.answers).max(initial=0))
 
     @property
     def _allowed(self) -> float:
         """By how much fresh answers may differ, relative to the largest: by twice what noise does, and their own."""
-        bound = float(self.ask.bounds(self.comparison.points, self.comparison.answers).max(initial=0))
-        return (2 * (self.uncertainty or 0.0) + bound) / self.comparison.size
+        return (2 * (self.uncertainty or 0.0) + self._rounding) / self.comparison.size
 
 
 def _plain(model: Shallow) -> Shallow | None:
@@ -342,3 +229,7 @@ def _with_unit_rows(model: Shallow) -> Shallow:
     lengths = np.maximum(np.linalg.norm(model.rows, axis=1), 1e-300)[:, None]
     outputs, rows = model.outputs * lengths, model.rows / lengths
     return type(model)(model.jacobian, model.offset, outputs, rows, model.biases / lengths[:, 0])
+
+
+def _rms(numbers: Array) -> float:
+    return float(np.sqrt(np.mean(numbers**2))) if numbers.size else 0.0
