@@ -52,13 +52,13 @@ class SpanDifferences(InFront):
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         if not gradients:
             return self._oracle(inputs, gradients=False)
-        return joined(self._offer, [self._at(point) for point in inputs], gradients=True)
+        return joined(self.offer, [self._at(point) for point in inputs], gradients=True)
 
     def _at(self, point: Array) -> Answer:
         values, jacobian, agrees = self._differences(point, self._span)
         if not agrees and np.isfinite(values).all():
             across = self._inwards(point)
-            if self._offer.box is None:
+            if self.offer.box is None:
                 across = np.linalg.qr(self._span.T, mode="complete")[0][:, len(self._span) :].T
             _, more, agrees = self._differences(point, across, values, jacobian)
             jacobian = jacobian + more if agrees else np.full_like(jacobian, np.nan)
@@ -72,8 +72,8 @@ class SpanDifferences(InFront):
         step = self._step(point)
         check = self._rng.standard_normal(len(point))
         check *= _FARTHER * step / np.linalg.norm(check)
-        if self._offer.box is not None:
-            check = np.copysign(check, np.mean(self._offer.box) - point)
+        if self.offer.box is not None:
+            check = np.copysign(check, np.mean(self.offer.box) - point)
         points = np.vstack([point + step * directions, point + check, point])
         answers = self._oracle(points if values is None else points[:-1], gradients=False).values
         here = answers[-1] if values is None else values
@@ -82,10 +82,10 @@ class SpanDifferences(InFront):
         return here, jacobian, bool(missed <= _CHECKED * _ROUNDING * np.abs(answers).max())
 
     def _inwards(self, point: Array) -> Array:
-        return np.diag(np.copysign(1.0, np.mean(self._offer.box or 0.0) - point))
+        return np.diag(np.copysign(1.0, np.mean(self.offer.box or 0.0) - point))
 
     def _learn(self, jacobian: Array) -> None:
-        if self._offer.box is not None or not np.isfinite(jacobian).all():
+        if self.offer.box is not None or not np.isfinite(jacobian).all():
             return
         _, sizes, rows = np.linalg.svd(jacobian - jacobian @ self._span.T @ self._span, full_matrices=False)
         new = rows[sizes > _NEW * np.linalg.norm(jacobian)]
