@@ -269,7 +269,7 @@ def _sklearn_oracle(estimator: object, options: Options, text: object) -> Oracle
         return SklearnOracle(estimator, **said)
     except RelumineError as error:
         if said.pop("gradients", "none") != "none":
-            raise TargetError(f"{text}: {error}") from error
+            raise TargetError(f"{text}: --gradients: this model has none ({error}); leave the option out") from error
     from relumine.oracle.boosted import boosted
     from relumine.oracle.predictor import PredictorOracle
 

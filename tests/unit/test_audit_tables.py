@@ -88,7 +88,7 @@ def test_as_many_numbers_as_classes_stand_for_them_in_order(tmp_path):
     [
         (frame(Y), "wine", "--label-column: expected one of a, label, b, c, got 'wine'"),
         (frame(Y, "other"), None, "the target takes 3 features, got 4 columns"),
-        (frame(Y).drop(columns="a"), None, "the target takes 3 features, got 2 columns besides 'label'"),
+        (frame(Y).drop(columns="a"), None, "got 2 columns besides 'label'.*add those that are missing"),
         (frame(WORDS, "wine"), None, "expected numbers, the column 'wine' has others"),
         (frame(WORDS).assign(a=np.nan), None, "NaN or infinity in 40 of 40 inputs"),
     ],

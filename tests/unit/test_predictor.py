@@ -263,3 +263,8 @@ def test_a_function_that_answers_too_few_or_an_unknown_class_is_told() -> None:
     oracle = FunctionPredictor(lambda x: np.where(x[:, 0] > 100, 7, 1), X)
     with pytest.raises(rl.BadAnswerError, match="expected one of 1, got"):
         oracle(X * 100, gradients=False)
+
+
+def test_a_function_of_one_input_is_told_what_it_should_be() -> None:
+    with pytest.raises(rl.MisuseError, match=r"expected a function of n inputs.*lambda rows: \[predict\(row\)"):
+        FunctionPredictor(lambda row: float(row[2]), X)

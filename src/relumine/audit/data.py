@@ -361,9 +361,10 @@ def _numbers(inputs: "np.ndarray[Any, Any]", path: Path | str) -> NDArray[np.flo
         numbers = inputs.astype(np.float32)
     if inputs.dtype == np.uint8:
         numbers /= np.float32(255)
-    bad = int((~np.isfinite(numbers)).reshape(len(numbers), -1).any(axis=1).sum())
-    if bad:
-        raise DataError(f"{path}: NaN or infinity in {bad} of {len(numbers)} inputs; remove them")
+    bad = np.flatnonzero((~np.isfinite(numbers)).reshape(len(numbers), -1).any(axis=1))
+    if len(bad):
+        counted = f"{len(bad)} of {len(numbers)} inputs, the first of them number {bad[0] + 1}"
+        raise DataError(f"{path}: NaN or infinity in {counted}; remove them, or fill in as in the model's training")
     return numbers
 
 

@@ -33,10 +33,11 @@ def read_table(path: Path, features: int, label_column: str | None) -> Table:
     label = label_column_of(path, names, features, label_column)
     inputs = [_numbers(path, names[i], columns[i]) for i in range(len(names)) if i != label]
     if len(inputs) != features:
+        advice = "add those that are missing" if len(inputs) < features else "leave out columns that are none"
         raise DataError(
             f"{path}: the target takes {features} features, got {len(inputs)} columns"
-            f"{'' if label is None else f' besides {names[label]!r}'} ({_listed(names)}); "
-            f"leave out columns that are none, or name that of the labels with --label-column"
+            f"{'' if label is None else f' besides {names[label]!r}'} ({_listed(names)}); {advice}, or name that of "
+            "the labels with --label-column"
         )
     labels = None if label is None else as_labels(columns[label])
     return Table(np.stack(inputs, axis=1), labels)

@@ -230,8 +230,8 @@ def _of_pool(about: About) -> str:
     if about.pool is None or about.pool >= about.budget:
         return ""
     return (
-        f"Attackers had {about.pool:,} inputs; with larger budgets they asked mixtures of these, too. With more inputs "
-        "of their own they may do better: give more with --data."
+        f"Attackers had {plural(about.pool, 'input')}; with larger budgets they asked mixtures of these, too. With "
+        "more inputs of their own they may do better: give more with --data."
     )
 
 

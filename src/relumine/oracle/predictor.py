@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from relumine.errors import BadAnswerError, MisuseError
+from relumine.errors import BadAnswerError, MisuseError, RelumineError
 from relumine.oracle.base import Answer, Array, Offer, ValueKind, checked_answer, checked_inputs
+from relumine.text import one_line
 
 Predict = Callable[[Array], Any]
 
@@ -110,7 +111,15 @@ class FunctionPredictor:
         values: ValueKind | None = None,
     ) -> None:
         self._predict, self._shape, self._dtype = predict, inputs.shape[1:], inputs.dtype
-        answer = np.asarray(self._asked(inputs))
+        try:
+            answer = np.asarray(self._asked(inputs))
+        except RelumineError:
+            raise
+        except Exception as error:  # a function may raise anything
+            raise MisuseError(
+                f"predict: expected a function of n inputs, an array of shape {inputs.shape} here, which failed with "
+                f"{one_line(error)}; of a function of one input make lambda rows: [predict(row) for row in rows]"
+            ) from error
         kind = values or _kind_of(answer, labels)
         self._classes = _classes_of(answer, labels) if kind == "label" else None
         outputs = prod(answer.shape[1:]) if self._classes is None else len(self._classes)

@@ -142,7 +142,10 @@ class TwoLayerRun(ABC):
         self._meet()
 
     def _meet(self) -> None:
-        """Compare at all places of the domain, such as far out, where every unit shows; mend what contradicts there."""
+        """Compare at all places of the domain, such as far out, where every unit shows; mend what contradicts there.
+
+        Units found far out have few digits near the origin, until all answers are fitted together.
+        """
         self.met = None
         allowed = tolerated(self.offer, self.evidence(""))
         for _ in range(1 if self.asker.blurred else _ROUNDS):
@@ -156,6 +159,7 @@ class TwoLayerRun(ABC):
             answer = answer if self.asker.link is None else in_logits(self.offer, answer)
             self.comparison.add(self.met.points[wrong], answer.values, elsewhere=True)
             self._agree()
+            self._polish()
         raise Stop(Outcome.NOT_VERIFIED, "the clone differs elsewhere than at N(0, I)")
 
     def _compare_saturated(self) -> None:
