@@ -4,10 +4,10 @@
     python benchmarks/guard.py inside --requests 60
     python benchmarks/guard.py attack --seeds 1000 1009
 
-``time``: an owner's endpoint (FastAPI, torch, Captum's Saliency of every class; float32) for a convolutional network
-(``conv``: two layers of 3 x 3, 28 x 28 inputs) and for one that computes next to nothing (``dense``: 784-64-10), bare
-and with the guard as middleware (``middleware``) or in a process of its own in front (``proxy``). Bare and guarded are
-asked the same rows in turn. ``time_ratio`` is that of the medians, ``fast_ratio`` that of the fastest tenth of the
+``time``: an owner's endpoint (FastAPI, torch, Captum's Saliency of every class; float32) for the zoo's convolutional
+network (``conv``) and its network with one hidden layer (``dense``: 784-256-10), bare and with the guard as middleware
+(``middleware``) or in a process of its own in front (``proxy``). Bare and guarded are asked the same rows in turn.
+``time_ratio`` is that of the medians, ``fast_ratio`` that of the fastest tenth of the
 requests, which other work on the machine disturbs least; ``cpu_ratio`` that of the median processor times of all
 servers that a request passes, as the kernel's scheduler counts them.
 ``inside``: the same application called in one process, without HTTP, which costs both the same: processor time of bare
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import relumine as rl
 from problems import two_layer
+from relumine import zoo
 from relumine.jobs.provenance import provenance
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.serve.budgets import Budgets
@@ -46,6 +47,7 @@ from servers import ModelServer, await_ready, free_port, served
 OFFER = rl.Offer(inputs=(784,), outputs=10, values="logits", gradients="all", dtype="float32")
 PATH = "/v1/models/net"
 DEFENCES = ("", "box:0,1", "round:4", "round:4+top")
+TIMED = ("", "round:4")
 QUESTIONS = {"predict": (1, 16), "explain": (1, 16)}
 WARM_UP = 5
 ATTACKED = (("", None), ("", 10), ("", 50), ("round:4", None), ("round:4+top", None), ("round:4+top", 200))
@@ -54,14 +56,11 @@ ROWS = Path(__file__).parent / "results" / "guard.jsonl"
 
 def module_of(model: str) -> Any:
     import torch
-    from torch.nn import Conv2d, Flatten, Linear, MaxPool2d, ReLU, Sequential, Unflatten
+    from torch.nn import Flatten, Sequential, Unflatten
 
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    if model == "dense":
-        return Sequential(Linear(784, 64), ReLU(), Linear(64, 10)).eval()
-    layers = [Unflatten(1, (1, 28, 28)), Conv2d(1, 32, 3), ReLU(), Conv2d(32, 64, 3), ReLU(), MaxPool2d(2), Flatten()]
-    return Sequential(*layers, Linear(9216, 128), ReLU(), Linear(128, 10)).eval()
+    network = {"dense": "two_layer", "conv": "conv"}[model]
+    return Sequential(Unflatten(1, (1, 28, 28)), zoo.network(network, (1, 28, 28), 10, 0), Flatten()).eval()
 
 
 def owners_app(model: str) -> Any:
@@ -120,14 +119,20 @@ def inside(model: str, requests: int) -> Iterator[dict[str, Any]]:
                 for _ in range(requests + WARM_UP):
                     content = json.dumps({"instances": rng.random((size, 784)).astype(np.float32).tolist()}).encode()
                     for form in rng.permutation(np.array([None, *forms], dtype=object)):
-                        started = time.thread_time()
-                        asyncio.run(called(app if form is None else forms[form], f"{PATH}:{verb}", content))
-                        used[form].append(time.thread_time() - started)
+                        asked = called(app if form is None else forms[form], f"{PATH}:{verb}", content)
+                        used[form].append(asyncio.run(timed_alone(asked)))
                 quartile = {form: float(np.quantile(seconds[WARM_UP:], 0.25)) for form, seconds in used.items()}
                 for words in forms:
                     about = {"what": "inside", "model": model, "defence": words, "verb": verb, "rows": size}
                     numbers = {"requests": requests, "bare_ms": 1000 * quartile[None]}
                     yield about | numbers | {"ratio": quartile[words] / quartile[None]}
+
+
+async def timed_alone(asked: Coroutine[Any, Any, None]) -> float:
+    """Seconds of processor time, without those of the event loop's start."""
+    started = time.thread_time()
+    await asked
+    return time.thread_time() - started
 
 
 async def called(app: Any, path: str, content: bytes) -> None:
@@ -169,7 +174,7 @@ def cpu(processes: list[subprocess.Popen[bytes]]) -> int:
 def compare(model: str, requests: int) -> Iterator[dict[str, Any]]:
     """A row for each form, defence and kind of question."""
     me = str(Path(__file__).resolve())
-    for words in DEFENCES:
+    for words in TIMED:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             ports = {form: free_port() for form in ("bare", "middleware", "proxy")}
