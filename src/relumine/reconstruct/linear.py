@@ -55,30 +55,24 @@ class Linear:
         generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs)
         meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run = _LinearRun(meter, domain, generator)
-        outcome, remark = attempt(run.reconstruct)
-        clone = None if outcome is Outcome.NOT_THIS_CLASS else run.clone
-        evidence = replace(run.evidence, remark=remark)
+        clone: Network | None = None
+        evidence = Evidence()
+
+        def run() -> None:
+            nonlocal clone, evidence
+            clone = _read(meter, generator)
+            with meter.phase("verify"):
+                found = met(clone, meter, domain, generator, TOLERANCE[meter.offer.dtype])
+            evidence = found.evidence
+            if len(found.wrong):
+                bent = found.gap > BENT and not meter.offer.random
+                raise Stop(Outcome.NOT_THIS_CLASS if bent else Outcome.NOT_VERIFIED)
+
+        outcome, remark = attempt(run)
+        clone = None if outcome is Outcome.NOT_THIS_CLASS else clone
+        evidence = replace(evidence, remark=remark)
         result = Reconstruction(clone, outcome, meter.spent.since(before), evidence, method=repr(self))
         return domain.restored(result)
-
-
-class _LinearRun:
-    """The state of one reconstruction."""
-
-    def __init__(self, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
-        self._meter, self._domain, self._rng = meter, domain, rng
-        self.clone: Network | None = None
-        self.evidence = Evidence()
-
-    def reconstruct(self) -> None:
-        self.clone = _read(self._meter, self._rng)
-        offer = self._meter.offer
-        with self._meter.phase("verify"):
-            found = met(self.clone, self._meter, self._domain, self._rng, TOLERANCE[offer.dtype])
-        self.evidence = found.evidence
-        if len(found.wrong):
-            raise Stop(Outcome.NOT_THIS_CLASS if found.gap > BENT and not offer.random else Outcome.NOT_VERIFIED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +164,10 @@ def _read_at(logits: Oracle, base: Array) -> _LinearModel:
 
 def _from_values(logits: Oracle, base: Array) -> _LinearModel:
     """W and b from d + 1 values: a linear model allows steps as large as the inputs, so no digits are lost."""
-    steps = _longest_steps(logits.offer, base)
+    steps = np.ones(len(base))
+    if logits.offer.box is not None:  # to the farther wall
+        low, high = logits.offer.box
+        steps = np.where(high - base >= base - low, high - base, low - base)
     middle = logits(base[None], gradients=False).values[0]
     values = np.full((len(base), len(middle)), np.nan)
     unclear = np.ones(len(base), dtype=bool)
@@ -183,14 +180,6 @@ def _from_values(logits: Oracle, base: Array) -> _LinearModel:
             return _LinearModel(W, middle - W @ base)
         steps[unclear] /= 4
     raise Stop(Outcome.SATURATED, f"{unclear.sum()} inputs saturate the probabilities however little they change")
-
-
-def _longest_steps(offer: Offer, base: Array) -> Array:
-    """For each coordinate the way to the farther wall of the box, or 1."""
-    if offer.box is None:
-        return np.ones(len(base))
-    low, high = offer.box
-    return np.where(high - base >= base - low, high - base, low - base)
 
 
 def _clear(logits: Oracle, middle: Array, values: Array) -> NDArray[np.bool_]:

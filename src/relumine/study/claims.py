@@ -83,7 +83,7 @@ def accuracy_at(results: Results, *, panel: str, curve: str, budget: int, accura
     logits = _at(results.points(of, MEMBERSHIP_LOGITS), budget)
     if kind is MEMBERSHIP and logits is not None:
         words, best = f"{words}; compared by logits {_told(logits)}", max(best, logits.mean)
-    return Finding(words, _compared(best, accuracy), point.seeds)
+    return Finding(words, _verdict(best, accuracy - _POINT, accuracy + _POINT), point.seeds)
 
 
 def times_fewer(results: Results, *, panel: str, factor: float, level: float | Level = "target") -> Finding:
@@ -176,8 +176,7 @@ def no_difference(results: Results, *, data: str, curve: str = SMOOTHGRAD.name) 
         return NOTHING
     mean, worst = fmean(gaps.values()), min(gaps, key=lambda where: gaps[where])
     words = f"SmoothGrad {_points(mean)} on average; at worst {_points(gaps[worst])} ({worst} queries)"
-    verdict: Verdict = "better" if mean > 2 * _POINT else "same" if mean >= -2 * _POINT else "short"
-    return Finding(words, verdict, min(seeds))
+    return Finding(words, _verdict(mean, -2 * _POINT, 2 * _POINT), min(seeds))
 
 
 def works_better(results: Results, *, panel: str, than: str) -> Finding:
@@ -204,16 +203,13 @@ def _at(points: list[MeasuredPoint], budget: int) -> MeasuredPoint | None:
     return next((point for point in points if point.budget == budget), None)
 
 
-def _compared(ours: float, theirs: float) -> Verdict:
-    if ours > theirs + _POINT:
-        return "better"
-    return "same" if ours >= theirs - _POINT else "short"
+def _verdict(ours: float, low: float, high: float) -> Verdict:
+    """The same from ``low`` to ``high``."""
+    return "better" if ours > high else "same" if ours >= low else "short"
 
 
 def _ratio_compared(ours: float, theirs: float) -> Verdict:
-    if ours > theirs * _HALF_A_DECADE:
-        return "better"
-    return "same" if ours >= theirs / _HALF_A_DECADE else "short"
+    return _verdict(ours, theirs / _HALF_A_DECADE, theirs * _HALF_A_DECADE)
 
 
 def _told(point: MeasuredPoint) -> str:
