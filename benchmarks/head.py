@@ -2,6 +2,7 @@
 
     python benchmarks/head.py                     # runs what is missing in results/head.jsonl
     python benchmarks/head.py --only linear       # of this head only
+    python benchmarks/head.py --width 16          # of a narrower ResNet-18 with 128 features, a sixteenth of the work
     python benchmarks/head.py --table
 
 The backbone is ResNet-18 (100 steps of training) without its last layer; the heads are trained on its features of 1,000
@@ -39,6 +40,7 @@ SEEDS = range(200, 210)
 FEW = range(200, 202)
 POOL, TESTS, TRAINING, STEPS = 600, 1000, 1000, 1500
 QUERIES = 40  # gradient queries at most
+WIDTH = 64  # of the backbone's first layers; 8 times as many features
 
 
 def cases() -> list[tuple[str, ValueKind, int]]:
@@ -50,7 +52,8 @@ def cases() -> list[tuple[str, ValueKind, int]]:
 @cache
 def public() -> tuple[zoo.Split, nn.Module]:
     split = zoo.dataset("cifar10").split(seed=0)
-    module = zoo.trained("resnet18", split, settings=zoo.Training(steps=100, batch=64, mirror=True)).module
+    settings, options = zoo.Training(steps=100, batch=64, mirror=True), {} if WIDTH == 64 else {"width": WIDTH}
+    module = zoo.trained("resnet18", split, settings=settings, options=options).module
     assert isinstance(module, nn.Sequential)
     return split, module[:-1]
 
@@ -121,6 +124,7 @@ def run(name: str, values: ValueKind, seed: int) -> dict[str, Any]:
     seconds = time.process_time() - began
     row: dict[str, Any] = {
         "head": name,
+        "width": WIDTH,
         "values": values,
         "seed": seed,
         "outcome": result.outcome.name,
@@ -163,18 +167,17 @@ def rows() -> list[dict[str, Any]]:
 
 def table() -> None:
     """A line of Markdown for each kind of case."""
-    print("| head | values | recovered | gradient queries (max) | value queries (max) | worst agreement | worst gap |")
-    print("|---|---|---|---|---|---|---|")
-    for name, values in product(HEADS, VALUES):
-        own = [row for row in rows() if (row["head"], row["values"]) == (name, values)]
-        if not own:
-            continue
+    print("| head | features | values | recovered | gradient queries (max) | value queries (max) | agreement | gap |")
+    print("|---|---|---|---|---|---|---|---|")
+    kinds = {(row["head"], row.get("width", 64), row["values"]): None for row in rows()}
+    for name, width, values in kinds:
+        own = [row for row in rows() if (row["head"], row.get("width", 64), row["values"]) == (name, width, values)]
         asked, plain = ([row[f"{kind}_queries"] for row in own] for kind in ("gradient", "value"))
         recovered = sum(row["outcome"] == "RECOVERED" for row in own)
+        agreed, gap = min(row.get("agreement", 0.0) for row in own), max(row.get("gap", np.inf) for row in own)
         print(
-            f"| {name} | {values} | {recovered} of {len(own)} | {np.median(asked):.0f} ({max(asked)}) | "
-            f"{np.median(plain):.0f} ({max(plain)}) | {min(row.get('agreement', 0.0) for row in own):.1%} | "
-            f"{max(row.get('gap', np.inf) for row in own):.1e} |"
+            f"| {name} | {8 * width} | {values} | {recovered} of {len(own)} | {np.median(asked):.0f} ({max(asked)}) | "
+            f"{np.median(plain):.0f} ({max(plain)}) | at least {agreed:.1%} | at most {gap:.1e} |"
         )
     errors = [row["weight_error"] for row in rows() if "weight_error" in row]
     if errors:
@@ -186,13 +189,15 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="run nothing; print the table")
     parser.add_argument("--only", choices=[*HEADS], help="run this kind of head only")
     parser.add_argument("--seeds", type=int, nargs="*", help="run these seeds only, and write nothing")
+    parser.add_argument("--width", type=int, default=WIDTH)
     given = parser.parse_args()
+    globals()["WIDTH"] = given.width
     torch.set_num_threads(1)
     if given.seeds is not None:
         for name, values, seed in product([given.only or "linear"], VALUES, given.seeds):
             print(json.dumps(run(name, values, seed)), flush=True)
         return
-    done = {(row["head"], row["values"], row["seed"]) for row in rows()}
+    done = {(row["head"], row["values"], row["seed"]) for row in rows() if row.get("width", 64) == WIDTH}
     for case in [] if given.table else cases():
         if case not in done and given.only in (None, case[0]):
             with ROWS.open("a") as file:
