@@ -5,11 +5,10 @@ from numpy.typing import NDArray
 
 from relumine.oracle.base import Array, Offer
 from relumine.oracle.metering.metered import Metered
-from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.noise import Noise, noise_in
 from relumine.reconstruct.result import Outcome, Stop
-from relumine.reconstruct.top_class.line import UnitBoundary, boundaries_by_profile, boundaries_by_tangents
+from relumine.reconstruct.top_class.line import UnitBoundary, boundaries_by_tangents
 from relumine.reconstruct.top_class.observations import OneGradient, TopGradients
 from relumine.reconstruct.top_class.slopes import SlopeSearch
 from relumine.reconstruct.verification.comparison import Comparison
@@ -22,8 +21,6 @@ _NEAR = {"float64": 1e-5, "float32": 1e-3}
 _EXACT = 1e-12
 # This many times as many points are compared where a box limits the search.
 _IN_A_BOX = 25
-# The border of two classes is found by this many halvings.
-_HALVINGS = 16
 # A line through a compared point begins a little beside it, so that nothing is asked twice.
 _ASIDE = 0.01
 
@@ -75,8 +72,6 @@ class TopClassAsker:
             line, samples = self._finite_line(near)
             shown = np.concatenate([samples.values.ravel(), samples.gradients.ravel()])
             self.noise = noise_in(shown, self.offer.dtype)
-            if self.oracle.link is not None:
-                return line, samples
             first, second = samples.gradients
             allowed = self.noise.of(float(np.linalg.norm(first)), first.size)
             if samples.tops[0] == samples.tops[1] and float(np.linalg.norm(second - first)) <= allowed:
@@ -108,19 +103,10 @@ class TopClassAsker:
 
     def search(self, line: Line, calibrated: TopGradients | None) -> tuple[list[UnitBoundary], TopGradients]:
         """The units that a line shows; ``calibrated`` are the samples from which the first line began."""
-        if self.oracle.link is None:
-            begin = self._begin(line, calibrated)
-            cheaply = calibrated is not None and self.noise.floor <= _EXACT and self.offer.box is None
-            found = self._by_slopes(line, begin) if cheaply else None
-            return found or boundaries_by_tangents(line, begin, self._ask_on, self.noise)
-        profile = Profile(
-            lambda t: self._values_on(line, t)[1],
-            self.noise,
-            box=line.within(self.offer.box),
-            limit=0.5 * self.oracle.link.limit,
-            found=self.meter.found,
-        )
-        return boundaries_by_profile(line, profile, self._ask_on, self.noise)
+        begin = self._begin(line, calibrated)
+        cheaply = calibrated is not None and self.noise.floor <= _EXACT and self.offer.box is None
+        found = self._by_slopes(line, begin) if cheaply else None
+        return found or boundaries_by_tangents(line, begin, self._ask_on, self.noise)
 
     def _by_slopes(
         self, line: Line, begin: tuple[list[float], TopGradients]
@@ -160,15 +146,10 @@ class TopClassAsker:
             return line
         shown = np.bincount(known.tops, minlength=self.offer.outputs)
         seldom = shown[self.comparison.answers.argmax(axis=1)] + self.rng.random(len(self.comparison.points))
-        order = np.argsort(seldom)
-        start = self.comparison.points[order[0]]
-        if self.offer.box is not None and (self.oracle.link is None or self.rng.random() < 0.5):
+        start = self.comparison.points[int(np.argmin(seldom))]
+        if self.offer.box is not None:
             return _between(*self.comparison.points[self._pair(wrong)])
-        if self.offer.box is None:
-            line = Line(start + _ASIDE * line.direction, line.direction)
-        else:  # a corner of the box leaves no room for a line in a random direction
-            line = _between(start, self.comparison.fresh(1)[0])
-        return line if self.oracle.link is None else self._where_classes_meet(line, order)
+        return Line(start + _ASIDE * line.direction, line.direction)
 
     def _pair(self, wrong: NDArray[np.intp]) -> list[int]:
         """A compared point that is wrong and one that is right, as far as there are such."""
@@ -176,23 +157,6 @@ class TopClassAsker:
         first = int(self.rng.choice(wrong if len(wrong) else every))
         right = np.setdiff1d(every, wrong)
         return [first, int(self.rng.choice(right if len(right) and len(wrong) else np.delete(every, first)))]
-
-    def _where_classes_meet(self, line: Line, order: NDArray[np.intp]) -> Line:
-        """A line along the border of two classes: a softmax is not saturated there, until the border bends away."""
-        tops = self.comparison.answers.argmax(axis=1)
-        others = order[tops[order] != tops[order[0]]]
-        if not len(others):
-            return line
-        start, end = line.start, self.comparison.points[others[0]]
-        one, other = tops[order[0]], tops[others[0]]
-        for _ in range(_HALVINGS):
-            middle = self.comparison.representable((start + end) / 2)
-            values = self.values(middle[None])[0]
-            start, end = (middle, end) if values[one] > values[other] else (start, middle)
-        normal = self._ask(start[None]).gradients[0]
-        size = float(normal @ normal)
-        along = line.direction - normal * float(normal @ line.direction) / size if size > 0 else line.direction
-        return Line(start, along)
 
 
 def _between(one: Array, other: Array) -> Line:

@@ -16,8 +16,6 @@ _OFF = 1e-2
 _OUTSIDE = 1e-2
 # Rows whose smallest singular value is this part of the largest do not tell units apart.
 _DEPENDENT = 1e-4
-# A gradient this much smaller than the largest is mostly rounding.
-_LOST = 1e-10
 
 
 def boundaries(seen: list[UnitBoundary], dimension: int) -> tuple[Array, Array]:
@@ -39,12 +37,10 @@ def orientations(seen: list[UnitBoundary], samples: TopGradients) -> Array | Non
     basis, sizes, mixed = np.linalg.svd(rows, full_matrices=False)
     if sizes[-1] < _DEPENDENT * sizes[0]:
         return None
-    lengths = np.linalg.norm(samples.gradients, axis=1, keepdims=True)
+    longest = np.linalg.norm(samples.gradients, axis=1).max()
     parts = (samples.gradients @ mixed.T / sizes) @ basis.T  # n×m: each unit's part in each gradient
-    if np.linalg.norm(samples.gradients - parts @ rows, axis=1).max() > _OUTSIDE * lengths.max():
+    if np.linalg.norm(samples.gradients - parts @ rows, axis=1).max() > _OUTSIDE * longest:
         return None
-    # Behind a softmax gradients are small where it is saturated, and their parts tell as much.
-    parts /= np.maximum(lengths + _LOST * lengths.max(), 1e-300)
     above = samples.points @ rows.T + biases > 0
     on, off = (_mean_square(parts, _clear(seen, samples) & side) for side in (above, ~above))
     if not (np.minimum(on, off) < _OFF**2 * np.maximum(on, off)).all():
@@ -109,20 +105,3 @@ def polished(model: Shallow, points: Array, values: Array, *, straight: bool) ->
     scales = np.sqrt(np.maximum(np.diag(gram), 1e-300))
     move = lstsq(gram / np.outer(scales, scales), target / scales, cond=1e-12)[0] / scales
     return fitted(model.rows, model.biases + move, points, values, straight=straight)
-
-
-def refined(seen: list[UnitBoundary], model: Shallow, samples: TopGradients) -> Array:
-    """m×d: the rows again, from jumps without the part that is no jump.
-
-    Between samples beside a kink, ∇log p changes a little because p does: by what the model says of all other units.
-    """
-    rows = []
-    for j, unit in enumerate(seen):
-        middle = (samples.points[[unit.left]] + samples.points[[unit.right]]) / 2
-        on = (model.active(middle)[0] > 0).astype(np.float64)
-        on[j] = 0
-        others = model.jacobian + (model.outputs * on[:, None]).T @ model.rows
-        drift = (samples.mixes[unit.right] - samples.mixes[unit.left]) @ others
-        jump = samples.gradients[unit.right] - samples.gradients[unit.left] - drift
-        rows.append(jump / (float(np.linalg.norm(jump)) * np.copysign(1.0, jump @ model.rows[j]) or 1.0))
-    return np.array(rows).reshape(model.rows.shape)

@@ -1,12 +1,8 @@
 """The units that one line shows when one output is explained at each point of it.
 
-Logits: the largest output is a piecewise-linear function with one output, and the gradient that is answered is its
-gradient. So its kinks are found and proven as those of a single output are (line.py). Where the same output is on top
-on both sides, the kink is a unit's, and the jump a multiple of its row; where another one is, the two outputs meet.
-
-Probabilities: ∇log p_c changes everywhere. The kinks are found from the logits' values, which are piecewise linear up
-to a number common to all classes (profile.py); the gradients just before and just behind a kink differ by a multiple of
-the unit's row, and by a little that is computed afterwards, when all units are known (fit.py).
+The largest output is a piecewise-linear function with one output, and the gradient that is answered is its gradient. So
+its kinks are found and proven as those of a single output are (lines/search.py). Where the same output is on top on
+both sides, the kink is a unit's, and the jump a multiple of its row; where another one is, the two outputs meet.
 """
 
 from collections.abc import Callable
@@ -16,16 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from relumine.oracle.base import Answer, Array
-from relumine.reconstruct.lines.profile import Profile
 from relumine.reconstruct.lines.search import Gap, Line, LineSearch, Sight
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.top_class.observations import TopGradients
 
-# How close to a kink ∇log p is asked, in units of 1 + |t|: far enough to be beyond it, near enough to change by little
-# more than the jump.
-_BESIDE = 1e-7
-# A jump that noise blurs by more than this part of itself names no row.
-_BLURRED = 0.1
 # Boundaries with the most similar rows that are compared.
 _CANDIDATES = 4
 
@@ -34,15 +24,13 @@ _CANDIDATES = 4
 class UnitBoundary:
     """A unit's boundary, row·x + bias = 0 with |row| = 1.
 
-    error: how far the row may be off at first
-    noise: how much of that cannot be computed afterwards
+    error: how far the row may be off
     left, right: the samples on both sides
     """
 
     row: Array
     bias: float
     error: float
-    noise: float
     left: int
     right: int
 
@@ -100,42 +88,7 @@ def _proven(gap: Gap) -> bool:
 def _boundary(line: Line, gap: Gap, tolerance: float, left: int, right: int) -> UnitBoundary:
     (kink,) = gap.kinks(line)
     error = tolerance / float(np.linalg.norm(gap.jump))
-    return UnitBoundary(kink.row, kink.bias, error, error, left, right)
-
-
-def boundaries_by_profile(
-    line: Line, profile: Profile, ask: Callable[[Line, list[float]], TopGradients], noise: Noise
-) -> tuple[list[UnitBoundary], TopGradients]:
-    """Every unit whose kink, found from values, shows in ∇log p of the class that is explained there."""
-    kinks = profile.kinks()
-    ends = [profile.ends[0], *kinks, profile.ends[1]]
-    beside = [
-        min(_BESIDE * (1 + abs(t)), 0.2 * (t - before), 0.2 * (after - t))
-        for before, t, after in zip(ends, kinks, ends[2:], strict=False)
-    ]
-    known = ask(line, [t + side * step for t, step in zip(kinks, beside, strict=True) for side in (-1, 1)] or [0.0])
-    steep = _steepest(known, kinks)
-    seen = []
-    for i, t in enumerate(kinks):
-        left, right = 2 * i, 2 * i + 1
-        jump = known.gradients[right] - known.gradients[left]
-        size = float(np.linalg.norm(jump))
-        # What a softmax leaves of the gradient is small where it is saturated; its rounding is that of the whole.
-        drift = 8 * steep * steep * beside[i] * float(np.abs(known.mixes[left]).max())
-        blur = noise.of(steep + float(np.linalg.norm(known.gradients[left])))
-        if known.of_one(left, right, noise) and size > 0 and blur + drift < _BLURRED * size:
-            row = jump / (size * np.copysign(1.0, jump @ line.direction))
-            bias = -float(row @ line.points([t])[0])
-            seen.append(UnitBoundary(row, bias, (blur + drift) / size, blur / size, left, right))
-    return seen, known
-
-
-def _steepest(known: TopGradients, kinks: list[float]) -> float:
-    """The largest slope of a logit between two kinks: about the length of its gradient, as the line is N(0, I)."""
-    if len(kinks) < 2:
-        return 1.0
-    between = np.diff(kinks)[:, None]
-    return float(np.abs((known.values[2:-1:2] - known.values[1:-2:2]) / between).max())
+    return UnitBoundary(kink.row, kink.bias, error, left, right)
 
 
 def merged(known: list[UnitBoundary], new: list[UnitBoundary], offset: int, reach: float) -> list[UnitBoundary]:
@@ -146,7 +99,7 @@ def merged(known: list[UnitBoundary], new: list[UnitBoundary], offset: int, reac
         placed = replace(seen, left=seen.left + offset, right=seen.right + offset)
         if twin is None:
             result.append(placed)
-        elif seen.noise < result[twin].noise:
+        elif seen.error < result[twin].error:
             result[twin] = placed
     return result
 

@@ -18,10 +18,10 @@ from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Stop
 from relumine.reconstruct.top_class.asker import TopClassAsker
-from relumine.reconstruct.top_class.fit import boundaries, fitted, orientations, polished, refined
+from relumine.reconstruct.top_class.fit import boundaries, fitted, orientations, polished
 from relumine.reconstruct.top_class.line import UnitBoundary, absent, merged
 from relumine.reconstruct.top_class.observations import TopGradients
-from relumine.reconstruct.verification import TOLERANCE, fresh_points
+from relumine.reconstruct.verification import TOLERANCE
 
 # A clone that is further off than this is never called recovered, whatever the noise.
 _COARSEST = 1e-3
@@ -42,7 +42,6 @@ _MOST = 3
 # no accident.
 _RESOLUTION = {"float64": 1e-5, "float32": 1e-3}
 _ABSENT = 3
-_REFINEMENTS = 3
 # Slopes smaller than this part of the offset are rounding: some hundred units of it, summed over as many values.
 _DUST = 1e-13
 
@@ -60,7 +59,6 @@ class TopRun:
         self.samples: TopGradients | None = None
         self.values = np.empty((0, self.offer.dimension)), np.empty((0, self.offer.outputs))
         self.model: Shallow | None = None
-        self.unshown = 0  # kinks that values show and saturated gradients do not
 
     @property
     def offer(self) -> Offer:
@@ -80,7 +78,6 @@ class TopRun:
             new = len(self.seen) - known
             futile = 0 if new else futile + 1
             if self._agrees(known_all=not new):
-                self._compare_saturated()
                 return
             if futile == patience * _FUTILE:
                 break
@@ -94,7 +91,7 @@ class TopRun:
             return Stop(Outcome.NOT_VERIFIED, "rounded answers do not show the units; ask for more digits")
         if gap is not None and gap <= _NEARLY * self._tolerance:
             return Stop(Outcome.NOT_VERIFIED, "values differ by more than noise explains")
-        if all_shown or self.unshown:
+        if all_shown:
             return Stop(Outcome.NOT_VERIFIED, "explanations do not show all units; TwoLayerFromValues() needs none")
         return Stop(Outcome.NOT_THIS_CLASS, "ever more lines show ever more units, which explain nothing elsewhere")
 
@@ -113,8 +110,6 @@ class TopRun:
             if stop.outcome is not Outcome.NOT_PIECEWISE_LINEAR or not self.seen:
                 raise
             return len(self.seen)  # kinks too close for values on this line; others were clear
-        if self.asker.oracle.link is not None:
-            self.unshown += len(samples) // 2 - len(seen)
         known, offset = len(self.seen), 0
         if self.samples is not None:
             self._refuse_absent(line, samples)
@@ -165,8 +160,6 @@ class TopRun:
             self._ask_values(enough)
             points, values = self._known()
             model = fitted(rows, biases, points, values, straight=straight)
-            for _ in range(_REFINEMENTS if self.asker.oracle.link is not None else 0):
-                model = fitted(*self._refined(model), points, values, straight=straight)
             if exact or not model.units:
                 yield model
             if model.units:
@@ -190,12 +183,6 @@ class TopRun:
         known = [(samples.points[finite], samples.values[finite]), self.values, *self.asker.beside]
         return np.concatenate([points for points, _ in known]), np.concatenate([values for _, values in known])
 
-    def _refined(self, model: Shallow) -> tuple[Array, Array]:
-        """Rows without what blurred them, and biases with which their boundaries meet the line where they did."""
-        rows = refined(self.seen, model, self._samples)
-        places = [self._samples.points[[unit.left, unit.right]].mean(axis=0) for unit in self.seen]
-        return rows, model.biases - np.einsum("md,md->m", rows - model.rows, np.array(places).reshape(rows.shape))
-
     # -- comparing
 
     def _wrong(self) -> NDArray[np.intp]:
@@ -211,17 +198,6 @@ class TopRun:
         with self.meter.phase("verify"):
             self.comparison.challenge(self.model)
         return self._right()
-
-    def _compare_saturated(self) -> None:
-        """Where logits cannot be known, probabilities can be compared all the same."""
-        if self.asker.oracle.link is None or not (self.comparison.lost or self.comparison.scale < 1):
-            return
-        points = fresh_points(self.offer, self.points, self.rng)
-        with self.meter.phase("verify"):
-            values = self.meter(points, gradients=False).values
-        clone = self.clone()
-        if clone is None or np.abs(clone.predict(points) - values).max() > max(1e-6, 500 * self.asker.noise.relative):
-            raise Stop(Outcome.NOT_VERIFIED, "the clone differs where the probabilities are saturated")
 
     # -- results
 

@@ -1,33 +1,22 @@
-"""TopGradients: what answers show that come with one gradient instead of K.
-
-The gradient of the output c that is explained (the largest one, say) is a mix of the K gradients of the logits: that of
-z_c alone where logits are answered; ∇log p_c = ∇z_c − Σ p_k ∇z_k where probabilities are. Either way it jumps by a
-multiple of a unit's row where that unit is switched on, and the values say with which weights it mixes.
-"""
+"""TopGradients: what answers show that come with one gradient instead of K."""
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from relumine.oracle.base import Answer, Array, Offer, explained_outputs
-from relumine.oracle.logits import LogitLink
+from relumine.oracle.base import Answer, Array, InFront, explained_outputs
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.noise import Noise
 
 
 @dataclass(frozen=True, eq=False)
 class TopGradients:
-    """n answers with one gradient each.
-
-    ``points`` n×d, ``values`` n×K (logits), ``tops`` n (which output is explained), ``mixes`` n×K, and ``gradients``
-    n×d = Σ_k mixes_k ∇z_k.
-    """
+    """n answers: ``points`` n×d, ``values`` n×K, ``tops`` n (which output is explained), and its ``gradients`` n×d."""
 
     points: Array
     values: Array
     tops: NDArray[np.intp]
-    mixes: Array
     gradients: Array
 
     def __len__(self) -> int:
@@ -47,9 +36,7 @@ class TopGradients:
 
     def at(self, rows: list[int]) -> "TopGradients":
         """These of them."""
-        return TopGradients(
-            self.points[rows], self.values[rows], self.tops[rows], self.mixes[rows], self.gradients[rows]
-        )
+        return TopGradients(self.points[rows], self.values[rows], self.tops[rows], self.gradients[rows])
 
     def and_then(self, others: "TopGradients") -> "TopGradients":
         """These and, after them, those."""
@@ -57,33 +44,20 @@ class TopGradients:
             np.concatenate([self.points, others.points]),
             np.concatenate([self.values, others.values]),
             np.concatenate([self.tops, others.tops]),
-            np.concatenate([self.mixes, others.mixes]),
             np.concatenate([self.gradients, others.gradients]),
         )
 
 
-class OneGradient:
-    """An oracle of values in front of one that explains one output; ``explained`` asks for the gradients as well.
-
-    Probabilities are turned into logits, centred over the classes; saturated ones are NaN (see LogitLink).
-    """
+class OneGradient(InFront):
+    """An oracle of values in front of one that explains one output; ``explained`` asks for the gradients as well."""
 
     def __init__(self, meter: Metered) -> None:
+        super().__init__(meter, replace(meter.offer, gradients="none"))
         self._meter = meter
-        self._offer = replace(meter.offer, gradients="none")
-        self.link: LogitLink | None = None
-        if meter.offer.values == "probabilities":
-            self.link = LogitLink(meter, values_only=True)
-            self._offer = self.link.offer
         self.alike = np.arange(meter.offer.outputs)
 
-    @property
-    def offer(self) -> Offer:
-        """Values, and no gradients of all outputs."""
-        return self._offer
-
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
-        return (self.link or self._meter)(inputs, gradients=gradients and self._offer.gradients != "none")
+        return self._meter(inputs, gradients=False)
 
     def learn_alike(self, values: Array) -> None:
         """Outputs that are equal at all these points are one output: which of them is on top tells nothing."""
@@ -94,10 +68,4 @@ class OneGradient:
         """Ask at these points with gradients."""
         answer = self._meter(points, gradients=True)
         tops = explained_outputs(self._meter.offer.gradients, answer.values)[:, 0]
-        mixes, gradients = np.eye(self.offer.outputs)[tops], answer.jacobians[:, 0]
-        values = answer.values
-        if self.link is not None:
-            explained = np.take_along_axis(values, tops[:, None], axis=1)
-            mixes, gradients = mixes - values, gradients / np.maximum(explained, np.finfo(np.float64).tiny)
-            values = self.link.logits(values)
-        return TopGradients(points, values, self.alike[tops], mixes, gradients)
+        return TopGradients(points, answer.values, self.alike[tops], answer.jacobians[:, 0])

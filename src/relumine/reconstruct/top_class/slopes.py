@@ -132,7 +132,7 @@ class SlopeSearch:
         if size <= tolerance or not gap.inside:
             return None
         (kink,) = gap.kinks(self.line)
-        return UnitBoundary(kink.row, kink.bias, tolerance / size, tolerance / size, left, right)
+        return UnitBoundary(kink.row, kink.bias, tolerance / size, left, right)
 
 
 def _sure(gap: Gap) -> bool:

@@ -62,7 +62,8 @@ class Asker:
         self._limit = limit
         self._tap = _Tap(meter)
         self._asked = 0
-        self.link = LogitLink(self._tap) if meter.offer.values == "probabilities" else None
+        alone = differences is not None
+        self.link = LogitLink(self._tap, values_only=alone) if meter.offer.values == "probabilities" else None
         source = self.link or meter
         self.oracle = Remembering(differences(source) if differences else source)
         self.comparison = Comparison(self.oracle, rng, domain)

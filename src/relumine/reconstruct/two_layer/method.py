@@ -17,6 +17,7 @@ from relumine.reconstruct.top_class.method import TopRun
 from relumine.reconstruct.two_layer.agreement import TwoLayerRun
 from relumine.reconstruct.two_layer.line import LineRun
 from relumine.reconstruct.two_layer.one_output import OneOutputRun
+from relumine.reconstruct.values.explained import ExplainedRun
 from relumine.reconstruct.verification import FRESH_POINTS, verified
 from relumine.reconstruct.verification.domain import Domain, rows_of
 
@@ -105,11 +106,13 @@ class TwoLayer:
             clone = named(clone, evidence.noise_floor or 0.0)
         return Reconstruction(clone, outcome, meter.spent.since(before), evidence, repr(self))
 
-    def _run(self, meter: Metered, rng: np.random.Generator) -> TwoLayerRun | TopRun | SmoothRun:
+    def _run(self, meter: Metered, rng: np.random.Generator) -> TwoLayerRun | TopRun | ExplainedRun | SmoothRun:
         offer = meter.offer
         if self.inputs is not None:
             return OrdinaryRun(self, meter, rng, rows_of(offer, self.inputs))
         if offer.gradient_rows < offer.outputs and not _one(offer):  # of two probabilities one tells the other
+            if offer.values == "probabilities":
+                return ExplainedRun(meter, rng, most=self.most, points=self.points)
             return TopRun(meter, rng, limit=self.most, points=self.points)
         if not _one(offer):
             return TensorRun(self, meter, rng)

@@ -40,14 +40,18 @@ class SpanDifferences(InFront):
     """Jacobians of a piecewise linear function by differences of its values, NaN where a breakpoint lies too close.
 
     All Jacobians lie in the span of the units' rows. So steps are taken within the span of those seen first; only if
-    the value in a random direction contradicts, across it too. In a box steps go inwards, along each axis.
+    the value in a random direction contradicts, across it too.
+
+    span: an orthonormal basis, m×d, of what is known of it
     """
 
-    def __init__(self, oracle: Oracle, step: Callable[[Array], float], rng: np.random.Generator) -> None:
+    def __init__(
+        self, oracle: Oracle, step: Callable[[Array], float], rng: np.random.Generator, span: Array | None = None
+    ) -> None:
         super().__init__(oracle, replace(oracle.offer, gradients="all"))
         self._step = step
         self._rng = rng
-        self._span = np.empty((0, oracle.offer.dimension))
+        self._span = np.empty((0, oracle.offer.dimension)) if span is None else span
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         if not gradients:
@@ -57,12 +61,11 @@ class SpanDifferences(InFront):
     def _at(self, point: Array) -> Answer:
         values, jacobian, agrees = self._differences(point, self._span)
         if not agrees and np.isfinite(values).all():
-            across = self._inwards(point)
-            if self.offer.box is None:
-                across = np.linalg.qr(self._span.T, mode="complete")[0][:, len(self._span) :].T
+            across = np.linalg.qr(self._span.T, mode="complete")[0][:, len(self._span) :].T
             _, more, agrees = self._differences(point, across, values, jacobian)
             jacobian = jacobian + more if agrees else np.full_like(jacobian, np.nan)
-            self._learn(jacobian)
+            if agrees:
+                self._span = widened(self._span, jacobian)
         return Answer(values[None], jacobian[None])
 
     def _differences(
@@ -72,8 +75,6 @@ class SpanDifferences(InFront):
         step = self._step(point)
         check = self._rng.standard_normal(len(point))
         check *= _FARTHER * step / np.linalg.norm(check)
-        if self.offer.box is not None:
-            check = np.copysign(check, np.mean(self.offer.box) - point)
         points = np.vstack([point + step * directions, point + check, point])
         answers = self._oracle(points if values is None else points[:-1], gradients=False).values
         here = answers[-1] if values is None else values
@@ -81,15 +82,13 @@ class SpanDifferences(InFront):
         missed = np.abs(here + (known + jacobian) @ check - answers[len(directions)]).max()
         return here, jacobian, bool(missed <= _CHECKED * _ROUNDING * np.abs(answers).max())
 
-    def _inwards(self, point: Array) -> Array:
-        return np.diag(np.copysign(1.0, np.mean(self.offer.box or 0.0) - point))
 
-    def _learn(self, jacobian: Array) -> None:
-        if self.offer.box is not None or not np.isfinite(jacobian).all():
-            return
-        _, sizes, rows = np.linalg.svd(jacobian - jacobian @ self._span.T @ self._span, full_matrices=False)
-        new = rows[sizes > _NEW * np.linalg.norm(jacobian)]
-        self._span = np.linalg.qr(np.vstack([self._span, new]).T)[0].T
+def widened(span: Array, rows: Array) -> Array:
+    """An orthonormal basis of this span and these rows, n×d."""
+    _, sizes, beyond = np.linalg.svd(rows - rows @ span.T @ span, full_matrices=False)
+    new = beyond[sizes > _NEW * np.linalg.norm(rows)]
+    basis: Array = np.linalg.qr(np.vstack([span, new]).T)[0].T
+    return basis
 
 
 @dataclass(frozen=True)
@@ -103,11 +102,20 @@ class DifferencesRun(TensorRun):
 
     limit: of value queries
     near:  where to look
+    span:  of the units' rows, if any of it is known
     """
 
-    def __init__(self, points: int, limit: int, meter: Metered, near: Comparison, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        points: int,
+        limit: int,
+        meter: Metered,
+        near: Comparison,
+        rng: np.random.Generator,
+        span: Array | None = None,
+    ) -> None:
         limit //= meter.offer.dimension + 2
-        asker = Asker(meter, rng, limit, near.domain, lambda oracle: SpanDifferences(oracle, self._step, rng))
+        asker = Asker(meter, rng, limit, near.domain, lambda oracle: SpanDifferences(oracle, self._step, rng, span))
         super().__init__(_TensorSettings(limit, points), meter, rng, asker)
         self.comparison.scale = near.scale
 
@@ -130,7 +138,7 @@ class DifferencesRun(TensorRun):
         return Observations(points, answer.values, answer.jacobians, self.noise)
 
     def _ask(self, points: Array) -> tuple[Array, Answer]:
-        asked = [self._in_one_region(point) for point in self.comparison.representable(points)]
+        asked = [self._in_one_region(self._inside(point)) for point in points]
         self.meter.found(self._units)
         answer = joined(self.asker.oracle.offer, [each for _, each in asked], gradients=True)
         return np.array([point for point, _ in asked]), answer
@@ -145,5 +153,11 @@ class DifferencesRun(TensorRun):
             if np.isfinite(answer.jacobians).all() or not np.isfinite(answer.values).all():
                 return point, answer
             self.asker.oracle.forget()
-            point = self.comparison.representable(self._near(point, _BESIDE))
+            point = self._inside(self._near(point, _BESIDE))
         raise Stop(Outcome.NOT_PIECEWISE_LINEAR, f"{_TIMES} of {_TIMES} gradients by differences contradict a value")
+
+    def _inside(self, point: Array) -> Array:
+        """The point, so far from the walls of a box that steps stay inside."""
+        low, high = self.offer.box or (-np.inf, np.inf)
+        room = _FARTHER * self._step(point)
+        return self.comparison.representable(np.clip(point, low + room, high - room))

@@ -41,7 +41,7 @@ _MARGIN = 0.4
 _FARTHER = 30.0
 _PROBES = (0.22, -0.24, 0.36, -0.37, 0.58, -0.59, 0.83, -0.84)
 # Below this noise floor differences over short steps are exact enough; above it, long ones are needed.
-_EXACT = 1e-12
+EXACT = 1e-12
 # To this part of a value Levenberg–Marquardt fits exact ones.
 _FITTED = 1e-10
 # After these outcomes of the tensor a line is searched: parallel rows and outputs are told apart there.
@@ -80,7 +80,7 @@ class TwoLayerFromValues:
         generator, domain = np.random.default_rng(rng), Domain.of(oracle.offer, self.inputs)
         meter = domain.standardised(metered(oracle))
         before = meter.spent
-        run: _ValuesRun | SmoothRun = _ValuesRun(self, meter, domain, generator)
+        run: ValuesRun | SmoothRun = ValuesRun(self, meter, domain, generator)
         outcome, remark = attempt(run.reconstruct)
         # Differences of float32 values leave four digits of a gradient, too few to verify by.
         if outcome is Outcome.NOT_PIECEWISE_LINEAR and meter.offer.dtype == "float64":
@@ -105,7 +105,7 @@ class _LineRegion:
     jacobian: Array
 
 
-class _ValuesRun:
+class ValuesRun:
     """The state of one reconstruction."""
 
     def __init__(self, settings: TwoLayerFromValues, meter: Metered, domain: Domain, rng: np.random.Generator) -> None:
@@ -113,13 +113,14 @@ class _ValuesRun:
         self.meter = meter
         self.rng = rng
         self.offer = meter.offer
-        self.link = LogitLink(meter) if meter.offer.values == "probabilities" else None
+        self.link = LogitLink(meter, values_only=True) if meter.offer.values == "probabilities" else None
         self.oracle: Oracle = self.link or meter
         self.comparison = Comparison(self.oracle, rng, domain)
         self.noise = Noise(0.0)
         self.model: Shallow | None = None
         self.spacing: float | None = None
         self.asked = 0
+        self.span: Array | None = None
         self.other: FewDigits | DifferencesRun | None = None
 
     def reconstruct(self) -> None:
@@ -127,7 +128,7 @@ class _ValuesRun:
         for tried in range(_LINES):
             with self.meter.phase("search"):
                 line = self._line()
-            if self.noise.floor > _EXACT:
+            if self.noise.floor > EXACT:
                 self._grow(self.noise)
                 return
             if tried == 0 and self._several and self._by_the_tensor():
@@ -162,7 +163,7 @@ class _ValuesRun:
     def _by_the_tensor(self) -> bool:
         """Whether Jacobians by differences show all units; else a line may."""
         before, limit = self.meter.spent, self.settings.limit - self.asked
-        run = DifferencesRun(self.settings.points, limit, self.meter, self.comparison, self.rng)
+        run = DifferencesRun(self.settings.points, limit, self.meter, self.comparison, self.rng, self.span)
         outcome, remark = attempt(run.reconstruct)
         self.asked += self.meter.spent.since(before).value_queries
         if outcome not in _DOUBTED or self.asked >= self.settings.limit:
@@ -225,7 +226,7 @@ class _ValuesRun:
             if len(np.unique(answers)) < len(_PROBES):  # flat somewhere: all units are off, which shows no digits
                 answers = np.concatenate([answers, self._probed(line, min(_FARTHER, -low, high))])
             self.noise = noise_in(answers, self.offer.dtype)
-            if self.noise.floor > _EXACT or self.link is None or np.isfinite(self.link.logits(answers)).all():
+            if self.noise.floor > EXACT or self.link is None or np.isfinite(self.link.logits(answers)).all():
                 return line
             self.comparison.scale /= 2
         raise Stop(Outcome.SATURATED)
