@@ -8,17 +8,20 @@ from typing import Self
 
 from rich import box
 from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.progress import (
+    BarColumn,
     ProgressColumn,
     SpinnerColumn,
     TextColumn,
     TimeElapsedColumn,
+    TimeRemainingColumn,
 )
+from rich.progress import Progress as Bar
 from rich.table import Table
 
 from relumine.oracle.http.oracle import HttpOracle
 from relumine.oracle.metering.metered import Progress, Tally
+from relumine.reconstruct.matching.method import Fitting
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction
 from relumine.text import plural
 
@@ -91,6 +94,23 @@ class Watch(LiveLine):
 def _standing(progress: Progress) -> str:
     units = "" if progress.units is None else f", {plural(progress.units, 'unit')} found"
     return f"{progress.phase}: {asked(progress.spent)} asked{units}"
+
+
+class FittingBar(LiveLine):
+    """A progress bar for ``GradientMatching(…, watch=bar)``, used as a context."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        super().__init__(console or Console(stderr=True), "fitting", *columns)
+
+    def __call__(self, fitting: Fitting) -> None:
+        held_out = "" if fitting.validation is None else f", held out {fitting.validation:.2g}"
+        self._bar.update(
+            self._task,
+            description=f"student: loss {fitting.loss:.2g}{held_out}",
+            completed=fitting.step,
+            total=fitting.steps,
+        )
 
 
 def show(console: Console, result: Reconstruction, seconds: float, server: HttpOracle | None = None) -> None:

@@ -63,7 +63,6 @@ def test_audit_toml_is_read_and_the_command_line_wins(tmp_path):
         ('defences = ["magic"]', "defence 'magic'"),
         ('fail_on = ["soon"]', "queries-to-95"),
         ('engine = "cloud"', "local or ray"),
-        ('student = "llm"', "two_layer or conv"),
         ("price = -1", "price"),
     ],
 )

@@ -12,7 +12,6 @@ from relumine.audit.knowledge import leaves_values
 from relumine.audit.levels import LEVELS, Level, contained_in, values_beside
 from relumine.audit.result import (
     MILESTONES,
-    CloneMeasures,
     Curve,
     CurveKey,
     Need,
@@ -26,6 +25,9 @@ from relumine.defend import parse
 
 # A curve is called "reached" from this agreement on.
 REACHED = "95"
+
+# Measures that cannot be taken of every clone.
+_NOT_OF_ALL = ("accuracy", "transfer", "parameters_recovered", "r2")
 
 # Outcomes that mean: the endpoint, or the budget, would not have given one answer more.
 _CUT_OFF = ("REFUSED", "BUDGET_EXHAUSTED")
@@ -127,15 +129,12 @@ def _point(budget: int, records: list[Record], level: str) -> Point | None:
         queries=float(np.mean([one.queries for one in own])),
         floats=float(np.mean([one.spent.get("floats", 0) for one in own])),
         exact=sum(one.exact for one in own),
-        agreement=_over(measured, lambda of: of.agreement),
-        gaussian_agreement=_over(measured, lambda of: of.gaussian_agreement),
-        worst_gap=_over(measured, lambda of: of.worst_gap),
+        agreement=spread([one.agreement for one in measured]),
+        gaussian_agreement=spread([one.gaussian_agreement for one in measured]),
+        worst_gap=spread([one.worst_gap for one in measured]),
         highest=max(one.measures.agreement for one in records if one.measures is not None),
         tried=_tried([one for one in _own(records, level) if one.case.budget == budget]),
-        accuracy=_over_known(measured, lambda of: of.accuracy),
-        transfer=_over_known(measured, lambda of: of.transfer),
-        parameters_recovered=_over_known(measured, lambda of: of.parameters_recovered),
-        r2=_over_known(measured, lambda of: of.r2),
+        **{name: _over_known([getattr(one, name) for one in measured]) for name in _NOT_OF_ALL},
     )
 
 
@@ -145,12 +144,8 @@ def _merit(records: list[Record]) -> tuple[int, float]:
     return sum(one.exact for one in records), float(np.mean(agreements))
 
 
-def _over(measured: list[CloneMeasures], figure: Callable[[CloneMeasures], float]) -> Spread:
-    return spread([figure(one) for one in measured])
-
-
-def _over_known(measured: list[CloneMeasures], figure: Callable[[CloneMeasures], float | None]) -> Spread | None:
-    known = [number for one in measured if (number := figure(one)) is not None]
+def _over_known(numbers: list[float | None]) -> Spread | None:
+    known = [number for number in numbers if number is not None]
     return spread(known) if known else None
 
 

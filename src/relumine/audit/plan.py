@@ -105,7 +105,7 @@ def lines_of(oracle: Oracle, settings: AuditSettings, setting: Setting) -> tuple
         raise MisuseError(f"exposed: this target cannot give {', '.join(sorted(missing))}")
     if settings.defences and settings.remote:
         raise MisuseError("defences: expected a model that is loaded here; a server defends itself")
-    lines = [_line(level, "", oracle, setting, settings.student) for level in chosen]
+    lines = [_line(level, "", oracle, setting) for level in chosen]
     for words in settings.defences:
         lines += _defended(words, offered, settings, oracle, setting)
     return _without_twins([line for line in lines if line is not None])
@@ -116,13 +116,13 @@ def _defended(
 ) -> list[CurvePlan]:
     names = settings.levels or _DEFENDED_AT
     levels = [level for name in names for level in offered if level.name == name]
-    fitting = [line for level in levels if (line := _line(level, words, oracle, setting, settings.student)) is not None]
+    fitting = [line for level in levels if (line := _line(level, words, oracle, setting)) is not None]
     if not fitting:
         raise MisuseError(f"defence {words!r}: it has nothing to change at {', '.join(names)} of this target")
     return fitting if settings.levels else fitting[:1]
 
 
-def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student: str | None) -> CurvePlan | None:
+def _line(level: Level, defence: str, oracle: Oracle, setting: Setting) -> CurvePlan | None:
     """None where the defence has nothing to change at this level."""
     shown = level.of(oracle, setting)
     assert shown is not None
@@ -134,11 +134,7 @@ def _line(level: Level, defence: str, oracle: Oracle, setting: Setting, student:
     attacks = attacks_for(level.name, offer, chain, setting.deviation, maps_of(oracle))
     exact = tuple(attack.key for attack in attacks if attack.key.kind == "exact")
     learned = tuple(attack.key for attack in attacks if attack.key.kind == "student")
-    # Of the network that was asked for; all where none is of that kind, or nothing was said. Others are no networks.
-    other = "conv" if student == "two_layer" else "two_layer"
-    asked = tuple(key for key in learned if key.student != other)
-    chosen = student is not None and any(key.student == student for key in learned)
-    return CurvePlan(level, defence, exact, asked if chosen else learned)
+    return CurvePlan(level, defence, exact, learned)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from relumine.audit import default
 from relumine.audit.gate import parse_condition
@@ -19,7 +19,6 @@ from relumine.oracle.base import GradientKind, Oracle, ValueKind
 from relumine.targets import fingerprint, load_target
 
 EngineName = Literal["local", "ray"]
-StudentName = Literal["two_layer", "conv"]
 
 # What decides the outcome of a case; the rest decides which cases are run and what is said about them.
 _OF_CASES = ("input_shape", "values", "gradients", "factory", "endpoint", "label_column", "backbone")
@@ -40,7 +39,6 @@ class AuditSettings:
     seeds:              how often each case is run, with different randomness
     levels:             names of LEVELS; all that the target can give if empty
     defences:           words of chains of defences, as ``round:4+top``
-    student:            what learned clones are, "two_layer" or "conv"; both if None and inputs are images
     exposed:            names of the levels that are exposed today; of a server all that it answers, if empty
     price:              of 1,000 queries
     fail_on:            conditions, as of ``audit.gate``
@@ -62,7 +60,6 @@ class AuditSettings:
     seeds: int = 3
     levels: tuple[str, ...] = ()
     defences: tuple[str, ...] = ()
-    student: StudentName | None = None
     exposed: tuple[str, ...] = ()
     price: float | None = None
     fail_on: tuple[str, ...] = ()
@@ -89,7 +86,6 @@ class AuditSettings:
             object.__setattr__(self, "fail_on", tuple(dict.fromkeys((*self.fail_on, condition))))
         _require(self.time_limit > 0, "time_limit", "seconds above 0", self.time_limit)
         _require(self.engine in get_args(EngineName), "engine", "local or ray", self.engine)
-        _require(self.student in (None, *get_args(StudentName)), "student", "two_layer or conv", self.student)
         _require(self.price is None or self.price >= 0, "price", "a price of at least 0", self.price)
         for words in self.defences:
             parse(words)
@@ -139,27 +135,21 @@ def _require(holds: bool, name: str, expected: str, got: object) -> None:
         raise MisuseError(f"{name}: expected {expected}, got {got}")
 
 
-# What a setting takes; all others take a word.
-_WHOLE_NUMBERS = ("budget", "seeds", "workers", "outputs", "concurrency")
-_NUMBERS = ("price", "rate", "time_limit", "timeout")
-_LISTS: dict[str, type] = {"levels": str, "exposed": str, "defences": str, "fail_on": str, "input_shape": int}
-
-
 def read_settings(path: Path | None, said: Mapping[str, Any]) -> AuditSettings:
     """The settings of an ``audit.toml``, if any, and those ``said`` on the command line, which win.
 
     Keys are the fields of AuditSettings and, for servers, those of EndpointOptions; both with dashes if one likes.
     """
     plain = {} if path is None else _read(path)
-    of_endpoint = {field.name for field in fields(EndpointOptions)}
-    known = {field.name for field in fields(AuditSettings)} - {"endpoint"} | of_endpoint
-    unknown = sorted(set(plain) - known)
+    of_endpoint = get_type_hints(EndpointOptions)
+    known = {name: hint for name, hint in get_type_hints(AuditSettings).items() if name != "endpoint"} | of_endpoint
+    unknown = sorted(set(plain) - set(known))
     _require(not unknown, str(path), f"settings among {', '.join(sorted(known))}", ", ".join(unknown))
-    plain = {name: _checked(f"{path}: {name}", name, value) for name, value in plain.items()}
+    plain = {name: _checked(f"{path}: {name}", known[name], value) for name, value in plain.items()}
     plain |= {
         name: tuple(value) if isinstance(value, list) else value for name, value in said.items() if value is not None
     }
-    endpoint = EndpointOptions(**{name: plain.pop(name) for name in of_endpoint & set(plain)})
+    endpoint = EndpointOptions(**{name: plain.pop(name) for name in set(of_endpoint) & set(plain)})
     if endpoint.endpoint_config is not None:
         endpoint = replace(endpoint, endpoint_config=Path(endpoint.endpoint_config))
     return AuditSettings(**plain, endpoint=endpoint)
@@ -173,19 +163,17 @@ def _read(path: Path) -> dict[str, Any]:
     return {name.replace("-", "_"): value for name, value in plain.items()}
 
 
-def _checked(place: str, name: str, value: object) -> object:
-    """The value, if it is of the setting's kind."""
-    if name in _LISTS:
-        kind = _LISTS[name]
+def _checked(place: str, hint: Any, value: object) -> object:
+    """The value, if it is of the setting's kind: a list, a number, or a word."""
+    options = get_args(hint) or (hint,)
+    lists = next((one for one in (hint, *options) if get_origin(one) is tuple), None)
+    if lists is not None:
+        kind = get_args(lists)[0]
         fitting = isinstance(value, list) and all(type(part) is kind for part in value)
         _require(fitting, place, f"a list of {'words' if kind is str else 'whole numbers'}", value)
         return tuple(value) if isinstance(value, list) else value
-    if name in _WHOLE_NUMBERS:
-        kinds: tuple[type, ...] = (int,)
-        expected = "a whole number"
-    elif name in _NUMBERS:
-        kinds, expected = (int, float), "a number"
-    else:
-        kinds, expected = (str,), "a word"
-    _require(type(value) in kinds, place, expected, repr(value))
+    kinds: tuple[type, ...] = (int, float) if float in options else (int,) if int in options else (str,)
+    _require(
+        type(value) in kinds, place, {int: "a whole number", str: "a word"}.get(kinds[-1], "a number"), repr(value)
+    )
     return value

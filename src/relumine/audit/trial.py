@@ -27,7 +27,7 @@ from relumine.oracle.base import Offer, Oracle
 from relumine.oracle.metering.ledger import Ledger
 from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.result import Outcome, Reconstruction
-from relumine.reconstruct.verification import BENT
+from relumine.reconstruct.verification import tolerated
 from relumine.targets import load_backbone
 
 # Streams of randomness that are not the attack's.
@@ -183,7 +183,8 @@ def _finished(
     # What is tried out with adversarial examples of the clone's would be paid for at a server.
     judged = clone if oracle is subject.oracle else None
     measures = None if clone is None else clone_measures(result.predict, judged, oracle, subject.test)
-    if result.outcome is Outcome.RECOVERED and measures is not None and measures.worst_gap > BENT:
+    allowed = tolerated(meter.offer, result.evidence)
+    if result.outcome is Outcome.RECOVERED and measures is not None and measures.worst_gap > allowed:
         result = replace(result, outcome=Outcome.NOT_VERIFIED, evidence=replace(result.evidence, remark=_ON_INPUTS))
     confirming = meter.confirming if result.outcome is Outcome.RECOVERED else 0
     record = Record(

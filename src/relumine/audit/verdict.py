@@ -4,7 +4,7 @@ No sentence here is stronger than its evidence. What was not reached was not rea
 number of queries*; it is never called safe. Agreement that a constant guess has, too, is no evidence at all.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from math import floor, log10, sqrt
 
 import numpy as np
@@ -139,17 +139,7 @@ def _constant(about: About) -> bool:
 
 def warnings_of(curves: Sequence[Curve], about: About, records: Collection[Record] = ()) -> tuple[str, ...]:
     """What voids or weakens the verdict, the gravest first."""
-    found = (
-        _of_errors(curves, records),
-        _of_constancy(about),
-        _of_learning(about),
-        _of_labels_only(about),
-        _of_data(about),
-        _of_regression(about),
-        _of_seeds(about),
-        _of_pool(about),
-        _of_test_inputs(about),
-    )
+    found = (_of_errors(curves, records), _of_constancy(about), _of_learning(about), *_of_inputs(about))
     return tuple(filter(None, found))
 
 
@@ -192,57 +182,37 @@ def _of_learning(about: About) -> str:
     )
 
 
-def _of_labels_only(about: About) -> str:
-    if about.values != "label":
-        return ""
-    return (
-        "The model answers labels only. Exact reconstruction needs numbers, so only learned copies were tried where no "
-        "explanation is shown; searches along the decision boundary were not."
-    )
-
-
-def _of_data(about: About) -> str:
-    if about.data != GAUSSIAN:
-        return ""
-    return (
-        "No data was given: attackers asked random inputs, and copies were compared on random inputs. On real inputs "
-        "they may agree much more, or much less. Give some with --data."
-    )
-
-
-def _of_regression(about: About) -> str:
-    if not about.regression:
-        return ""
-    return (
-        f"The model answers numbers, not classes: a copy agrees where it is within {per_cent(CLOSE)} of the standard "
-        "deviation of the model's answers."
-    )
-
-
-def _of_seeds(about: About) -> str:
-    if about.seeds >= _SEEDS:
-        return ""
-    times = "once" if about.seeds == 1 else "twice"
-    return f"Each attack was run only {times}: luck cannot be told from skill. Use --seeds {_SEEDS} or more."
-
-
-def _of_pool(about: About) -> str:
-    if about.pool is None or about.pool >= about.budget:
-        return ""
-    return (
-        f"Attackers had {plural(about.pool, 'input')}; with larger budgets they asked mixtures of these, too. With "
-        "more inputs of their own they may do better: give more with --data."
-    )
-
-
-def _of_test_inputs(about: About) -> str:
-    if not 0 < about.test_inputs < _TEST_INPUTS:
-        return ""
-    error = 2 * sqrt(_REACHED * (1 - _REACHED) / about.test_inputs)
-    return (
-        f"Copies were compared on {about.test_inputs} inputs only: an agreement of {REACHED} % may be off by "
-        f"{per_cent(error)}."
-    )
+def _of_inputs(about: About) -> Iterator[str]:
+    """What the model's answers, the inputs and the number of runs leave open."""
+    if about.values == "label":
+        yield (
+            "The model answers labels only. Exact reconstruction needs numbers, so only learned copies were tried "
+            "where no explanation is shown; searches along the decision boundary were not."
+        )
+    if about.data == GAUSSIAN:
+        yield (
+            "No data was given: attackers asked random inputs, and copies were compared on random inputs. On real "
+            "inputs they may agree much more, or much less. Give some with --data."
+        )
+    if about.regression:
+        yield (
+            f"The model answers numbers, not classes: a copy agrees where it is within {per_cent(CLOSE)} of the "
+            "standard deviation of the model's answers."
+        )
+    if about.seeds < _SEEDS:
+        times = "once" if about.seeds == 1 else "twice"
+        yield f"Each attack was run only {times}: luck cannot be told from skill. Use --seeds {_SEEDS} or more."
+    if about.pool is not None and about.pool < about.budget:
+        yield (
+            f"Attackers had {plural(about.pool, 'input')}; with larger budgets they asked mixtures of these, too. With "
+            "more inputs of their own they may do better: give more with --data."
+        )
+    if 0 < about.test_inputs < _TEST_INPUTS:
+        error = 2 * sqrt(_REACHED * (1 - _REACHED) / about.test_inputs)
+        yield (
+            f"Copies were compared on {about.test_inputs} inputs only: an agreement of {REACHED} % may be off by "
+            f"{per_cent(error)}."
+        )
 
 
 # Limits

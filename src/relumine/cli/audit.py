@@ -82,9 +82,6 @@ def audit(
         float | None, option("SECONDS", "Of computing, for one attack; 600 if not given. Stopped is undecided.")
     ] = None,
     price: Annotated[float | None, option("N", "Of 1,000 queries, for the report.")] = None,
-    student: Annotated[
-        str | None, option("NAME", "Network of learned clones: two_layer, conv, …; by the input's shape if not.")
-    ] = None,
     output: Annotated[
         list[Path] | None,
         option(

@@ -76,6 +76,21 @@ def no_folder_left(run: Path, *others: Path, used: Callable[[], bool]) -> Iterat
 
 
 @contextmanager
+def ledger_in(run: Path) -> "Iterator[Ledger]":
+    """The ledger of a run folder, which is left behind only if something was answered."""
+    from relumine.oracle.metering.ledger import Ledger
+
+    ledger: Ledger | None = None
+    try:
+        with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):
+            ledger = Ledger(run / "ledger.sqlite")
+            yield ledger
+    finally:
+        if ledger is not None:
+            ledger.close()
+
+
+@contextmanager
 def interruption_explained(watch: "Watch", ledger: "Ledger | None") -> Iterator[None]:
     """Around a run: Ctrl-C says what is kept of it."""
     try:

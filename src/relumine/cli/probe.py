@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from relumine.cli import options
-from relumine.cli.exits import errors_as_messages, no_folder_left, say
+from relumine.cli.exits import errors_as_messages, ledger_in, say
 from relumine.cli.options import option
 
 if TYPE_CHECKING:
@@ -73,19 +73,11 @@ def probe(
 def _kept(oracle: "Oracle", seed: int) -> "Iterator[Oracle]":
     """A server through a ledger of the probe's own."""
     from relumine.oracle.http.oracle import HttpOracle
-    from relumine.oracle.metering.ledger import Ledger
     from relumine.oracle.metering.metered import Metered
     from relumine.probe.discovery import run_name
 
     if not isinstance(oracle, HttpOracle):
         yield oracle
         return
-    run = oracle.run / run_name(oracle, seed)
-    ledger: Ledger | None = None
-    try:
-        with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):
-            ledger = Ledger(run / "ledger.sqlite")
-            yield Metered(oracle, ledger=ledger)
-    finally:
-        if ledger is not None:
-            ledger.close()
+    with ledger_in(oracle.run / run_name(oracle, seed)) as ledger:
+        yield Metered(oracle, ledger=ledger)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, no_folder_left, say
+from relumine.cli.exits import INCONCLUSIVE, errors_as_messages, interruption_explained, ledger_in, say
 from relumine.cli.options import option
 from relumine.errors import MisuseError
 
@@ -151,14 +151,10 @@ def _check_defensible(target: str, defence: "Chain", run: Path | None) -> None:
 @contextmanager
 def _ledger(run: Path | None, oracle: "Oracle", **facts: object) -> "Iterator[Ledger | None]":
     """The ledger of a run folder, bound to what must be the same when the run is resumed."""
-    from relumine.oracle.metering.ledger import Ledger
-
     if run is None:
         yield None
         return
-    ledger: Ledger | None = None
-    with no_folder_left(run, used=lambda: ledger is not None and len(ledger) > 0):
-        ledger = Ledger(run / "ledger.sqlite")
+    with ledger_in(run) as ledger:
         ledger.belongs_to(oracle.offer, **{name: str(fact) for name, fact in facts.items()})
         yield ledger
 

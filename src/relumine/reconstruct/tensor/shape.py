@@ -109,7 +109,9 @@ def _step(
     system = np.stack(columns, axis=2)
     gram = system.transpose(0, 2, 1) @ system
     diagonal = np.einsum("mii->mi", gram)
-    gram = gram + np.einsum("mi,ij->mij", damping[:, None] * diagonal + 1e-30, np.eye(gram.shape[1]))
+    # Slopes that are all alike, as of units that are saturated at every point, leave it singular up to rounding.
+    least = np.maximum(damping, 1e3 * np.finfo(np.float64).eps)
+    gram = gram + np.einsum("mi,ij->mij", least[:, None] * diagonal + 1e-30, np.eye(gram.shape[1]))
     step = np.linalg.solve(gram, (system.transpose(0, 2, 1) @ missed[:, :, None]))[:, :2, 0]
     # A step across the whole grid follows a curve that is flat at the points.
     result: Array = step / np.maximum(1, np.abs(step) / 5)
