@@ -64,7 +64,7 @@ Method = Annotated[
     MethodName,
     option(
         None,
-        "auto: linear, then one hidden layer, then convolutions (of images), then several layers. paper: Algorithm 1 "
+        "auto: linear, then convolutions (of images), then one hidden layer, then several. paper: Algorithm 1 "
         "of the paper, needs --hidden. two-layer: one hidden layer from gradients. deep: several. values: one, without "
         "gradients. linear: none. convolutional: convolutions and dense layers.",
     ),

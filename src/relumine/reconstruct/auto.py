@@ -26,7 +26,7 @@ _SAID_AGAIN = (_ONE_EXPLAINED, Outcome.NOT_THIS_CLASS)
 # Gradient queries after which several layers are given up: six times what any network of benchmarks/deep.py took
 # that was recovered. Corners that are nearly sharp can keep the search on lines busy for ever.
 _DEEP_LIMIT = 12_000
-# Asked before several layers: without kernels it ends after a few queries.
+# Asked early: without kernels it ends after a few queries, and each unit of one layer in turn would take hundreds.
 _IMAGES = "convolutions"
 _STUDENT_NEXT = "no exact method applies; a student learns from the same answers: Auto(student=GradientMatching(…))"
 
@@ -35,8 +35,8 @@ Step = Callable[[Recorder, np.random.Generator], Reconstruction]
 
 @dataclass(frozen=True)
 class Auto:
-    """A linear model first, which costs a few queries to rule out; then one hidden layer; of images convolutional
-    layers; then several hidden layers.
+    """A linear model first, which costs a few queries to rule out; of images convolutional layers, which are told by
+    a few more; then one hidden layer, then several.
 
     Where gradients of all outputs are offered these are used; where one output is explained at a time, for one hidden
     layer at most; else values alone, for one hidden layer too. All steps ask through one meter, and ``spent`` books
@@ -86,8 +86,8 @@ class Auto:
             images = Convolutional(inputs=domain.outward(domain.samples) if len(domain.samples) else None)
             return {
                 "linear": linear,
-                "two layers": TwoLayer(),
                 **({_IMAGES: lambda _, rng: images(target, rng)} if self.images and fits(offer) else {}),
+                "two layers": TwoLayer(),
                 "deep": lambda meter, rng: deep.after(meter.kept(), meter, rng),
             }
         if offer.gradients != "none":

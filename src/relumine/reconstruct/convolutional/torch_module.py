@@ -171,7 +171,8 @@ def _pooled(stage: Stage | None, kind: Literal["max", "average"], *call: Any) ->
     """Of what the pool was called with, after its input."""
     if stage is None or stage.pool is not None:
         raise MisuseError("Convolutional: expected each pool after a convolution and its ReLU")
-    size, stride, padding, *others = [*call, *((), 0)[len(call) - 1 :]]
+    left_out: list[Any] = [(), 0]
+    size, stride, padding, *others = [*call, *left_out[len(call) - 1 :]]
     dilation = others.pop(0) if others and kind == "max" else 1
     ceil_mode = bool(others and others[0])
     if set(_pair(padding)) != {0} or set(_pair(dilation)) != {1}:
