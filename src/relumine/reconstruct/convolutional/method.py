@@ -289,7 +289,10 @@ class _Run:
     def dense(self, seen: list[Pulled]) -> Dense:
         """The dense layers, with more points until images show all that images switch on."""
         for _ in range(_ROUNDS):
-            found = dense_layers(seen, self.rng)
+            try:
+                found = dense_layers(seen, self.rng)
+            except np.linalg.LinAlgError:  # features of a wrong architecture need not be in any proportion
+                found = None
             images = np.array([self.start()[0] for _ in range(_IMAGES)])
             features = ConvolutionalNetwork(self.front).logits(images)
             if found is None:

@@ -1,9 +1,10 @@
 """A student that starts from what is proved of a convolutional network, trained on all answers that were paid for.
 
-It is fitted by gradient matching (``relumine.reconstruct.matching``), with the proved layers as they are and free to
+It is fitted by gradient matching (``relumine.reconstruct.matching``), with the proved channels as they are and free to
 move them; held-out answers choose, also between these and a clone that the comparison refused.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -107,7 +108,9 @@ def fitted(
     judges = np.arange(len(kept))[-max(_FEWEST, int(_HELD_OUT * images)) :] if images >= _ENOUGH else None
     network, seed = start.network(offer, rng), int(rng.integers(2**31))
 
-    def learned(begun: ConvolutionalNetwork, frozen: int = 0, **how: Any) -> tuple[ConvolutionalNetwork, Evidence]:
+    def learned(
+        begun: ConvolutionalNetwork, frozen: Sequence[int] = (), **how: Any
+    ) -> tuple[ConvolutionalNetwork, Evidence]:
         from relumine.reconstruct.convolutional.torch_module import network_of, trainable
         from relumine.reconstruct.matching.student import StudentClone
 
@@ -116,9 +119,9 @@ def fitted(
         assert isinstance(result.clone, StudentClone)
         return network_of(result.clone.module, begun), result.evidence
 
-    layers = len(start.proved.layers)
-    tried = [learned(network, layers, weight=weight)[0] for weight in _WEIGHTS]
-    tried += [learned(network)[0]] * bool(layers)
+    known = [*(len(layer.kernels) for layer in start.proved.layers), *([len(start.rows)] if len(start.rows) else [])]
+    tried = [learned(network, known, weight=weight)[0] for weight in _WEIGHTS]
+    tried += [learned(network)[0] for _ in known[:1]]
     tried += [] if start.refused is None else [start.refused]
     # All by the same loss, as they are: after a step of no size.
     told = [learned(one, steps=1, learning_rate=_STILL, relu_smoothing=0.0, weight=1.0)[1] for one in tried]

@@ -1,6 +1,6 @@
 """Convolutional networks as torch modules, and torch modules as architectures."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,17 +61,38 @@ def module_of(network: "ConvolutionalNetwork", *, probabilities: bool) -> nn.Mod
     return ClonedConvolutional(network, probabilities=probabilities).requires_grad_(False).eval()
 
 
-def trainable(network: "ConvolutionalNetwork", frozen: int) -> nn.Module:
-    """A float32 module that answers logits, to train; the first ``frozen`` convolutions stay as they are.
+def trainable(network: "ConvolutionalNetwork", frozen: Sequence[int] = ()) -> nn.Module:
+    """A float32 module that answers logits, to train; so many channels of the first layers stay as they are.
 
     Their ReLUs are not smoothed either: where they switch is known.
     """
     module = ClonedConvolutional(network, probabilities=False).float().requires_grad_(True)
     places = [i for i, part in enumerate(module.features) if isinstance(part, nn.Conv2d)]
-    for place in places[:frozen]:
-        module.features[place].requires_grad_(False)
+    for place, count in zip(places, frozen, strict=False):
+        module.features[place] = _PartlyFrozen(module.features[place], count)  # type: ignore[arg-type]
         module.features[place + 1] = _SharpReLU()
     return module
+
+
+class _PartlyFrozen(nn.Conv2d):
+    """A convolution whose first channels stay as they are."""
+
+    def __init__(self, layer: nn.Conv2d, count: int) -> None:
+        channels, size = layer.weight.shape[:2]
+        super().__init__(size, channels, _pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding))  # type: ignore[arg-type]
+        self.load_state_dict(layer.state_dict())
+        learns = (torch.arange(channels) >= count).to(layer.weight)
+        self.register_buffer("learns", learns[:, None, None, None], persistent=False)
+        self.requires_grad_(count < channels)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """As ever; gradients reach the other channels alone."""
+        learns, (weight, bias) = self.get_buffer("learns"), (self.weight, self.bias)
+        assert bias is not None
+        weight = weight * learns + weight.detach() * (1 - learns)
+        bias = bias * learns.flatten() + bias.detach() * (1 - learns.flatten())
+        result: Tensor = self._conv_forward(inputs, weight, bias)  # type: ignore[no-untyped-call]
+        return result
 
 
 class _SharpReLU(nn.Module):
