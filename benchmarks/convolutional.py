@@ -2,7 +2,8 @@
 
     python benchmarks/convolutional.py                       # runs what is missing in results/convolutional.jsonl
     python benchmarks/convolutional.py --only "MNIST, random, float64"
-    python benchmarks/convolutional.py --table               # writes the table of docs/convolutional.md
+    python benchmarks/convolutional.py --untold              # the small ones, their architecture unknown, likewise
+    python benchmarks/convolutional.py --table               # writes the tables of docs/convolutional.md
 
 ``MNIST`` is the zoo's network ``conv`` (3x3, 8 and 16 channels, max-pools, 64 hidden units, 10 outputs); trained ones
 take 1,000 steps of Adam. ``CIFAR10`` is the same for colour images. The others are random networks. Seeds 6000 and up
@@ -24,6 +25,8 @@ import relumine as rl
 from relumine import zoo
 
 ROWS = Path(__file__).parent / "results" / "convolutional.jsonl"
+UNTOLD_ROWS = ROWS.with_name("convolutional_untold.jsonl")
+UNTOLD, END_UNTOLD = "<!-- table: benchmarks/convolutional.py --untold --table -->", "<!-- end of untold -->"
 PAGE = Path(__file__).parent.parent / "docs" / "convolutional.md"
 BEGIN, END = "<!-- table: benchmarks/convolutional.py --table -->", "<!-- end of table -->"
 SEEDS = range(6000, 6010)
@@ -102,12 +105,17 @@ def target(case: Case) -> tuple[nn.Module, tuple[int, ...], np.ndarray | None, n
     return module.to(getattr(torch, dtype)).eval(), split.shape, split.pool[:300].astype(np.float64), tests
 
 
-def run(case: Case) -> dict[str, Any]:
-    """One reconstruction, with the architecture told by a fresh module."""
+def run_untold(case: Case) -> dict[str, Any]:
+    """One reconstruction, with an unknown architecture, and no student."""
+    return run(case, told=False)
+
+
+def run(case: Case, *, told: bool = True) -> dict[str, Any]:
+    """One reconstruction, with the architecture told by a module."""
     module, shape, images, tests = target(case)
     oracle = rl.TorchOracle(module, shape, gradients="all", values="logits")
     began = time.process_time()
-    result = rl.Convolutional(module, inputs=images)(oracle, rng=case.seed)
+    result = rl.Convolutional(module if told else None, inputs=images, steps=0)(oracle, rng=case.seed)
     row = {
         "outcome": result.outcome.name,
         "gradient_queries": result.spent.gradient_queries,
@@ -134,6 +142,14 @@ def compared_layers(found: nn.Module, module: nn.Module) -> dict[str, int]:
     Channels may be in another order, and each may be scaled; the next layer's kernels take that up.
     """
     mine, theirs = affine_layers(found), affine_layers(module)
+    places = [
+        [(part.stride, part.padding) for part in one.modules() if isinstance(part, nn.Conv2d)]
+        for one in (found, module)
+    ]
+    if places[0] != places[1][: len(places[0])] or any(
+        a[0].shape[2:] != b[0].shape[2:] for a, b in zip(mine, theirs, strict=False)
+    ):
+        return {"layers_proved": len(mine), "layers_wrong": len(mine)}
     wrong, order, scale = 0, np.arange(mine[0][0].shape[1]), np.ones(mine[0][0].shape[1])
     for (kernels, biases), (truth, shifts) in zip(mine, theirs, strict=False):
         ours = np.hstack([(kernels * scale[:, None, None]).reshape(len(kernels), -1), biases[:, None]])
@@ -163,12 +179,12 @@ def affine_layers(module: nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:
     return layers
 
 
-def table() -> str:
+def table(path: Path) -> str:
     """A line for each kind of network."""
     lines = ["| network | recovered | gradient queries (most) | worst gap | worst agreement | layers proved / wrong |"]
     lines.append("|---|---|---|---|---|---|")
     for name in (*LARGE, *SMALL, COLOUR):
-        own = [row for row in case_rows.read(ROWS) if row["target"] == name]
+        own = [row for row in case_rows.read(path) if row["target"] == name]
         if not own:
             continue
         right = [row for row in own if row["outcome"] == "RECOVERED"]
@@ -185,10 +201,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=(*LARGE, *SMALL, COLOUR))
     parser.add_argument("--seed", type=int, help="one seed, printed and not kept")
+    parser.add_argument("--untold", action="store_true", help="the architecture is not told")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
-        case_rows.write_between(BEGIN, END, table(), PAGE)
+        case_rows.write_between(BEGIN, END, table(ROWS), PAGE)
+        case_rows.write_between(UNTOLD, END_UNTOLD, table(UNTOLD_ROWS), PAGE)
+        return
+    if options.untold:
+        cases = [Case(name, seed) for name in SMALL for seed in SEEDS if options.only in (None, name)]
+        case_rows.run_missing(cases, run_untold, UNTOLD_ROWS)
         return
     names = (options.only,) if options.only else (*LARGE, *SMALL, COLOUR)
     if options.seed is not None:

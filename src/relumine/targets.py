@@ -105,6 +105,21 @@ def load_backbone(text: str, offer: Offer) -> Oracle:
         raise TargetError(f"--backbone: {error}") from error
 
 
+def load_architecture(text: str, offer: Offer) -> "torch.nn.Module":
+    """A model with the layers of a target of this offer, whatever its parameters; or a TargetError."""
+    from relumine.oracle.torch import TorchOracle
+
+    if is_url(text):
+        raise TargetError(f"--architecture: expected a file or package.module:factory, got the address {text!r}")
+    try:
+        loaded = load_target(text, input_shape=offer.inputs, values="real")
+    except RelumineError as error:
+        raise TargetError(f"--architecture: {error}") from error
+    if not isinstance(loaded, TorchOracle):
+        raise TargetError(f"--architecture: expected a network that torch computes, got {text!r}")
+    return loaded.module
+
+
 def fingerprint(text: str) -> str:
     """What tells this target from another: the SHA-256 of its file or folder, or the factory's name."""
     if is_mlflow(text):

@@ -25,6 +25,7 @@ from relumine.oracle.base import Answer, Array, Offer, Oracle
 from relumine.oracle.metering.metered import Metered, Spent, metered
 from relumine.reconstruct.auto import Auto
 from relumine.reconstruct.contributions import FromContributions
+from relumine.reconstruct.convolutional.method import Convolutional, fits
 from relumine.reconstruct.head.method import Head
 from relumine.reconstruct.linear import Linear
 from relumine.reconstruct.portfolio.answers import Scaling, as_a_whole, by_columns
@@ -56,6 +57,8 @@ _STEPS = {100: 600, 10**9: 1600}
 _BATCH = 32
 # Gradients of a head: each costs the attacker a backward pass per feature.
 _QUERIES_OF_HEAD = 200
+# A convolutional network takes this many queries at least; images for its student, and fresh points to compare.
+_FEWEST_OF_IMAGES, _IMAGES, _COMPARED = 30, 200, 100
 _RATE = 0.06
 # λ where maps are gradients: a student is rarely of the target's own class, so that it cannot match every gradient. Of
 # 0.1, 1 and 10 the last was best for gradients of all classes of three-layer networks (digits and Fashion-MNIST, 30 to
@@ -177,11 +180,13 @@ def _exact_attacks(offer: Offer, known: Knowledge) -> Iterator[Attack]:
     if offer.values not in _NUMBERS or offer.explained not in (None, offer.values):
         return
     through = _explains(offer, known)
+    adapted = known.maps != GRADIENT or bool(known.noise) or known.reach is not None or known.window > 0
     if through:
-        adapted = known.maps != GRADIENT or bool(known.noise) or known.reach is not None or known.window > 0
         yield Attack(AttackKey("exact", adapted=adapted), _from_gradients(known))
     if through and known.maps == GRADIENT and not known.coarse and tells_units_apart(offer):
         yield Attack(ORDINARY, _from_ordinary)  # no defence of inputs notices it
+    if through and not adapted and not known.coarse and fits(offer) and min(offer.inputs[1:]) >= _SMALLEST_IMAGE:
+        yield Attack(AttackKey("exact", student="conv"), _from_images)
     better = not through or known.maps != GRADIENT or known.coarse
     if (known.true_values and better) or (known.rounded and not through):
         yield Attack(AttackKey("exact", "values"), _from_values(known))
@@ -202,7 +207,7 @@ def _from_gradients(known: Knowledge) -> Callable[[Situation], Reconstruction]:
     few = known.coarse or known.maps.smoothing is not None
 
     def method(at: Situation) -> Reconstruction:
-        asker = _InTurn((Linear(), TwoLayer(limit=_LIMIT))) if few else Auto(inputs=at.domain(known))
+        asker = _InTurn((Linear(), TwoLayer(limit=_LIMIT))) if few else Auto(inputs=at.domain(known), images=False)
         return reconstruct_behind(asker, _asked(at, known, known.maps), known.maps, rng=at.rng)
 
     return method
@@ -213,6 +218,16 @@ def _from_ordinary(at: Situation) -> Reconstruction:
         return _nothing(Outcome.NOT_THIS_CLASS, MisuseError("no inputs like those of users are known"))
     rows = Questions(at.oracle.offer, at.held, at.rng).draw(min(at.budget, len(at.held)))
     return TwoLayer(inputs=rows)(at.oracle, at.rng)
+
+
+def _from_images(at: Situation) -> Reconstruction:
+    """Convolutional layers, with the pool's images for a student that starts from them; the others judge it later."""
+    if at.budget < _FEWEST_OF_IMAGES:
+        return _nothing(Outcome.BUDGET_EXHAUSTED, MisuseError(f"{_FEWEST_OF_IMAGES} queries are the least"))
+    images = min(at.budget // 2, _IMAGES)
+    rows = None if at.held is None else Questions(at.oracle.offer, at.held, at.rng).draw(min(images, len(at.held)))
+    left = at.budget - images - _COMPARED
+    return Convolutional(inputs=rows, limit=left if left > at.budget // 2 else at.budget)(at.oracle, at.rng)
 
 
 def _on_backbone(known: Knowledge, backbone: Oracle | None) -> Callable[[Situation], Reconstruction]:

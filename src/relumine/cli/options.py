@@ -18,7 +18,7 @@ AnswerName = Literal["logits", "probabilities", "real", "label"]
 GradientName = Literal["all", "top", "none"]
 DTypeName = Literal["float32", "float64"]
 EngineName = Literal["local", "ray"]
-MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear"]
+MethodName = Literal["auto", "paper", "two-layer", "deep", "values", "linear", "convolutional"]
 
 
 def option(metavar: str | None, text: str, *names: str, **more: Any) -> Any:
@@ -64,8 +64,17 @@ Method = Annotated[
     MethodName,
     option(
         None,
-        "auto: linear, then one hidden layer, then several. paper: Algorithm 1 of the paper, needs --hidden. "
-        "two-layer: one hidden layer from gradients. deep: several. values: one, without gradients. linear: none.",
+        "auto: linear, then convolutions (of images), then one hidden layer, then several. paper: Algorithm 1 "
+        "of the paper, needs --hidden. two-layer: one hidden layer from gradients. deep: several. values: one, without "
+        "gradients. linear: none. convolutional: convolutions and dense layers.",
+    ),
+]
+Architecture = Annotated[
+    str | None,
+    option(
+        "FILE",
+        "For --method convolutional: a model with the target's layers, .onnx, .pt2, .pt or package.module:factory; its "
+        "parameters do not matter. Without, as many layers as can be told are.",
     ),
 ]
 Hidden = Annotated[int | None, option("N", "Number of hidden units, for --method paper.", min=1)]
@@ -125,8 +134,9 @@ def chosen_method(
     inputs: "Array | None" = None,
     backbone: str | None = None,
     offer: "Offer | None" = None,
+    architecture: str | None = None,
 ) -> "Reconstructor":
-    """What --method, --hidden and --backbone say, told what the target offers and which inputs it is made for."""
+    """What these options say, told what the target offers and which inputs it is made for."""
     import relumine as rl
 
     if backbone is not None and method != "auto":
@@ -135,6 +145,12 @@ def chosen_method(
         from relumine.targets import load_backbone
 
         return rl.Head(load_backbone(backbone, offer), inputs)
+    if architecture is not None and method != "convolutional":
+        raise MisuseError(f"--architecture belongs to --method convolutional, got {method}; leave one of them out")
+    if architecture is not None and offer is not None:
+        from relumine.targets import load_architecture
+
+        return rl.Convolutional(load_architecture(architecture, offer), inputs)
     if method == "paper":
         if hidden is None:
             raise MisuseError("--method paper needs to know the number of hidden units: add --hidden N")

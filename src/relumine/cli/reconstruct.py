@@ -47,6 +47,7 @@ def reconstruct(
     hidden: options.Hidden = None,
     data: options.Inputs = None,
     backbone: options.Backbone = None,
+    architecture: options.Architecture = None,
     input_shape: options.InputShape = None,
     values: options.Values = None,
     gradients: options.Gradients = None,
@@ -93,7 +94,7 @@ def reconstruct(
         from relumine.targets import fingerprint, load_target
 
         options.chosen_method(
-            method, hidden, backbone=backbone
+            method, hidden, backbone=backbone, architecture=architecture
         )  # what is wrong with it is said before anything is loaded
         defence = options.chosen_defence(defend)
         if defence is not None:
@@ -108,7 +109,7 @@ def reconstruct(
                 target, input_shape=shape, values=values, gradients=gradients, factory=factory, endpoint=said
             )
         inputs = None if data is None else load_data(data, oracle.offer.inputs).rows
-        asker = options.chosen_method(method, hidden, inputs, backbone, oracle.offer)
+        asker = options.chosen_method(method, hidden, inputs, backbone, oracle.offer, architecture)
         remote = oracle if isinstance(oracle, HttpOracle) else None
         if defence is not None:
             oracle = defence(oracle, rng=seed)
@@ -117,7 +118,11 @@ def reconstruct(
             screen.print(f"answers are kept in {run}", markup=False, soft_wrap=True)
         budget = budget or (_BUDGET if remote is None else _BUDGET_OF_SERVER)
         facts = {"target": fingerprint(target), "factory": factory, "method": asker, "seed": seed, "probe": probe}
-        facts |= {name: fingerprint(str(file)) for name, file in (("data", data), ("backbone", backbone)) if file}
+        facts |= {
+            name: fingerprint(str(file))
+            for name, file in (("data", data), ("backbone", backbone), ("architecture", architecture))
+            if file
+        }
         started = time.monotonic()
         with (
             _ledger(run, oracle, defend=defence, **facts) as ledger,

@@ -22,8 +22,9 @@ from relumine.reconstruct.convolutional.sightings import Change, Observation, si
 from relumine.reconstruct.result import Outcome, Stop
 
 # So many sightings of kernels tell a stride: one twice too large has a chance of 2^-9 along each axis. Some of them are
-# whole and return elsewhere. Within so many pairs of points; without any patch in the first few, there are none.
-_KERNELS, _WHOLE, _PAIRS, _NONE = 10, 4, 90, 12
+# whole and return elsewhere. Within so many pairs of points; without a patch among the first rows, or in the first
+# pairs, there are none.
+_KERNELS, _WHOLE, _PAIRS, _NONE, _ROWS = 10, 4, 90, 12, 24
 # So many at a border tell the padding: with kernels of 5x5 a third of them show all of it.
 _BORDER, _BORDER_PAIRS = 16, 20
 # Max-pools and average pools that are looked for: size and stride.
@@ -63,13 +64,16 @@ class Architecture:
 
     def first(self) -> Stage:
         """The first stage; a ``Stop`` where there is none to be told."""
+        rows = 0
         for count in range(_PAIRS):
-            self._look(self.segments.next(*self._pixels()))
+            change = self.segments.next(*self._pixels())
+            self._look(change)
+            rows += 0 if change.full else len(change.rows)
             kernels = self._kernels()
             if len(kernels) >= _WHOLE and len(self._placed(kernels)) >= _KERNELS:
                 self._look_at_borders(kernels)
                 return self._stage(self._kernels())
-            if count >= _NONE and not self.found:
+            if not self.found and (rows >= _ROWS or count >= _NONE):
                 raise Stop(Outcome.NOT_THIS_CLASS, "no unit reads a small part of the image alone")
         raise Stop(Outcome.NOT_THIS_CLASS, "no kernel was seen at several places")
 

@@ -47,6 +47,8 @@ _GAP = 1e-7
 _MENDED, _WRONG = 8, 3
 # Each with a point beside it, this part of its size away, since units that switched together are to be told apart.
 _BESIDE = 0.3
+# So many outputs tell units apart that switch together.
+_OUTPUTS = 3
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ class Convolutional:
         return Reconstruction(run.clone, outcome, meter.spent.since(before), evidence, repr(self), proved)
 
 
+def fits(offer: Offer) -> bool:
+    """Whether it can ask what is offered."""
+    told = offer.gradients == "all" and offer.values not in ("label", "none")
+    return told and len(offer.inputs) == 3 and offer.outputs >= _OUTPUTS and not offer.random
+
+
 def _checked(offer: Offer) -> Shape:
     if offer.gradients != "all" or offer.values in ("label", "none"):
         raise MisuseError(
@@ -94,8 +102,10 @@ def _checked(offer: Offer) -> Shape:
         )
     if len(offer.inputs) != 3:
         raise MisuseError(f"Convolutional: expected images (channels, height, width), got inputs {offer.inputs}")
-    if offer.outputs < 3:
-        raise MisuseError(f"Convolutional: expected 3 outputs or more, whose changes tell units; got {offer.outputs}")
+    if offer.outputs < _OUTPUTS:
+        raise MisuseError(
+            f"Convolutional: expected {_OUTPUTS} outputs or more, whose changes tell units; got {offer.outputs}"
+        )
     return offer.inputs[0], offer.inputs[1], offer.inputs[2]
 
 
@@ -105,9 +115,9 @@ def _stages(
     """The convolutional stages, and the units of hidden dense layers, which are told for a student."""
     if architecture is None or isinstance(architecture, tuple):
         return architecture or (), HIDDEN
-    from relumine.reconstruct.convolutional.torch_module import hidden_of, stages_of
+    from relumine.reconstruct.convolutional.torch_module import architecture_of
 
-    return stages_of(architecture, shape), hidden_of(architecture)
+    return architecture_of(architecture, shape)
 
 
 class _Run:
@@ -279,7 +289,10 @@ class _Run:
     def dense(self, seen: list[Pulled]) -> Dense:
         """The dense layers, with more points until images show all that images switch on."""
         for _ in range(_ROUNDS):
-            found = dense_layers(seen, self.rng)
+            try:
+                found = dense_layers(seen, self.rng)
+            except np.linalg.LinAlgError:  # features of a wrong architecture need not be in any proportion
+                found = None
             images = np.array([self.start()[0] for _ in range(_IMAGES)])
             features = ConvolutionalNetwork(self.front).logits(images)
             if found is None:

@@ -1,9 +1,10 @@
 """A student that starts from what is proved of a convolutional network, trained on all answers that were paid for.
 
-It is fitted by gradient matching (``relumine.reconstruct.matching``), once with the proved layers as they are and once
-free to move them; held-out answers choose, also between these and a clone that the comparison refused.
+It is fitted by gradient matching (``relumine.reconstruct.matching``), with the proved channels as they are and free to
+move them; held-out answers choose, also between these and a clone that the comparison refused.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
@@ -29,6 +30,8 @@ STUDIED = (Outcome.INCOMPLETE, Outcome.NOT_VERIFIED, Outcome.BUDGET_EXHAUSTED)
 _SHARE, _IMAGES = 0.5, 200
 # Answers closer to the one before than this part of its size say the same once more: steps on segments do.
 _APART = 0.05
+# λ that are tried: where layers are known, gradients are matched so well that values may tell more (docs/learned.md).
+_WEIGHTS = (0.1, 10.0)
 # A rate at which nothing moves.
 _STILL = 1e-12
 # This share of the ordinary images judges, but not fewer; of fewer images in all none is held out.
@@ -105,7 +108,9 @@ def fitted(
     judges = np.arange(len(kept))[-max(_FEWEST, int(_HELD_OUT * images)) :] if images >= _ENOUGH else None
     network, seed = start.network(offer, rng), int(rng.integers(2**31))
 
-    def tried(begun: ConvolutionalNetwork, frozen: int, **how: Any) -> tuple[ConvolutionalNetwork, Evidence]:
+    def learned(
+        begun: ConvolutionalNetwork, frozen: Sequence[int] = (), **how: Any
+    ) -> tuple[ConvolutionalNetwork, Evidence]:
         from relumine.reconstruct.convolutional.torch_module import network_of, trainable
         from relumine.reconstruct.matching.student import StudentClone
 
@@ -114,13 +119,14 @@ def fitted(
         assert isinstance(result.clone, StudentClone)
         return network_of(result.clone.module, begun), result.evidence
 
-    found = [tried(network, 0)]
-    if start.proved.layers:
-        found.insert(0, tried(network, len(start.proved.layers)))
-    if start.refused is not None:  # judged by the same loss, as it is: a step of no size
-        found.append((start.refused, tried(start.refused, 0, steps=1, learning_rate=_STILL, relu_smoothing=0.0)[1]))
-    clone, evidence = min(found, key=lambda one: np.inf if (gap := one[1].verification_gap) is None else gap)
-    return replace(clone, values=start.values), evidence
+    known = [*(len(layer.kernels) for layer in start.proved.layers), *([len(start.rows)] if len(start.rows) else [])]
+    tried = [learned(network, known, weight=weight)[0] for weight in _WEIGHTS]
+    tried += [learned(network)[0] for _ in known[:1]]
+    tried += [] if start.refused is None else [start.refused]
+    # All by the same loss, as they are: after a step of no size.
+    told = [learned(one, steps=1, learning_rate=_STILL, relu_smoothing=0.0, weight=1.0)[1] for one in tried]
+    best = int(np.argmin([np.inf if one.verification_gap is None else one.verification_gap for one in told]))
+    return replace(tried[best], values=start.values), told[best]
 
 
 def _apart(seen: list[Observation]) -> list[Observation]:

@@ -1,11 +1,13 @@
 """Convolutional networks as torch modules, and torch modules as architectures."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relumine.errors import MisuseError
 from relumine.oracle.logits import tensor_probabilities
@@ -14,7 +16,21 @@ from relumine.reconstruct.convolutional.layers import Front, Layer, Pair, Pool, 
 if TYPE_CHECKING:
     from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 
-_IGNORED = (nn.BatchNorm2d, nn.ReLU, nn.Flatten, nn.Dropout, nn.Dropout2d, nn.Identity, nn.Linear, nn.Softmax)
+_POOLS: dict[str, Literal["max", "average"]] = {"max_pool2d_with_indices": "max", "avg_pool2d": "average"}
+# Operations on images that change nothing of the architecture: ReLUs, and views and copies.
+_IGNORED = {
+    "relu",
+    "relu_",
+    "view",
+    "_unsafe_view",
+    "_to_copy",
+    "clone",
+    "detach",
+    "alias",
+    "clamp_min",
+    "slice",
+    "zeros",
+}
 
 
 class ClonedConvolutional(nn.Module):
@@ -45,17 +61,38 @@ def module_of(network: "ConvolutionalNetwork", *, probabilities: bool) -> nn.Mod
     return ClonedConvolutional(network, probabilities=probabilities).requires_grad_(False).eval()
 
 
-def trainable(network: "ConvolutionalNetwork", frozen: int) -> nn.Module:
-    """A float32 module that answers logits, to train; the first ``frozen`` convolutions stay as they are.
+def trainable(network: "ConvolutionalNetwork", frozen: Sequence[int] = ()) -> nn.Module:
+    """A float32 module that answers logits, to train; so many channels of the first layers stay as they are.
 
     Their ReLUs are not smoothed either: where they switch is known.
     """
     module = ClonedConvolutional(network, probabilities=False).float().requires_grad_(True)
     places = [i for i, part in enumerate(module.features) if isinstance(part, nn.Conv2d)]
-    for place in places[:frozen]:
-        module.features[place].requires_grad_(False)
+    for place, count in zip(places, frozen, strict=False):
+        module.features[place] = _PartlyFrozen(module.features[place], count)  # type: ignore[arg-type]
         module.features[place + 1] = _SharpReLU()
     return module
+
+
+class _PartlyFrozen(nn.Conv2d):
+    """A convolution whose first channels stay as they are."""
+
+    def __init__(self, layer: nn.Conv2d, count: int) -> None:
+        channels, size = layer.weight.shape[:2]
+        super().__init__(size, channels, _pair(layer.kernel_size), _pair(layer.stride), _pair(layer.padding))  # type: ignore[arg-type]
+        self.load_state_dict(layer.state_dict())
+        learns = (torch.arange(channels) >= count).to(layer.weight)
+        self.register_buffer("learns", learns[:, None, None, None], persistent=False)
+        self.requires_grad_(count < channels)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """As ever; gradients reach the other channels alone."""
+        learns, (weight, bias) = self.get_buffer("learns"), (self.weight, self.bias)
+        assert bias is not None
+        weight = weight * learns + weight.detach() * (1 - learns)
+        bias = bias * learns.flatten() + bias.detach() * (1 - learns.flatten())
+        result: Tensor = self._conv_forward(inputs, weight, bias)
+        return result
 
 
 class _SharpReLU(nn.Module):
@@ -106,49 +143,64 @@ def _parts(layer: Layer) -> list[nn.Module]:
     return parts
 
 
-def hidden_of(module: nn.Module) -> tuple[int, ...]:
-    """Units of the hidden dense layers of a module."""
-    return tuple(part.out_features for part in module.modules() if isinstance(part, nn.Linear))[:-1]
+class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the convolutions, pools and products of whatever is computed inside."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.stages: list[Stage] = []
+        self.widths: list[int] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Compute, and note what it was."""
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        if name == "convolution":
+            self.stages.append(_stage(*args))
+        elif name in _POOLS:
+            self.stages.append(_pooled(self.stages.pop() if self.stages else None, _POOLS[name], *args[1:]))
+        elif name in ("addmm", "mm", "bmm", "linear"):
+            self.widths.append(result.shape[-1])
+        elif isinstance(result, Tensor) and result.ndim == 4 and result.is_floating_point() and name not in _IGNORED:
+            raise MisuseError(f"Convolutional: expected convolutions, ReLUs, pools and dense layers, got {name}")
+        return result
 
 
-def stages_of(module: nn.Module, inputs: tuple[int, int, int]) -> tuple[Stage, ...]:
-    """The convolutional stages of a module; its parameters do not matter."""
-    stages: list[Stage] = []
-    for _, part in module.named_modules(remove_duplicate=False):  # one pool may be used twice
-        if isinstance(part, nn.Conv2d):
-            stages.append(_stage(part))
-        elif isinstance(part, (nn.MaxPool2d, nn.AvgPool2d)):
-            stages.append(_pooled(stages.pop() if stages else None, part))
-        elif not isinstance(part, _IGNORED) and not [*part.children()]:
-            raise MisuseError(f"Convolutional: expected convolutions, ReLUs, pools and dense layers, got {part}")
-    if not stages:
+def architecture_of(module: nn.Module, inputs: tuple[int, ...]) -> tuple[tuple[Stage, ...], tuple[int, ...]]:
+    """The convolutional stages of a module, and the units of its hidden dense layers; parameters do not matter."""
+    like = next((p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()), torch.zeros(()))
+    training = module.training
+    with torch.no_grad(), _Recorded() as seen:
+        module.eval()(torch.zeros(1, *inputs).to(like))
+    module.train(training)
+    if not seen.stages:
         raise MisuseError(f"Convolutional: expected a module with convolutions, got none for inputs {inputs}")
-    return tuple(stages)
+    return tuple(seen.stages), tuple(seen.widths[:-1])
 
 
-def _stage(part: nn.Conv2d) -> Stage:
-    if part.groups != 1 or set(part.dilation) != {1} or part.padding_mode != "zeros":
-        raise MisuseError(f"Convolutional: expected plain convolutions (no groups, dilation or wrapping), got {part}")
-    kernel, stride = _pair(part.kernel_size), _pair(part.stride)
-    padding = part.padding
-    if isinstance(padding, str):
-        if padding == "same" and (kernel[0] % 2 == 0 or kernel[1] % 2 == 0):
-            raise MisuseError(f"Convolutional: padding 'same' needs odd kernels, got {kernel}; pad explicitly")
-        padding = (kernel[0] // 2, kernel[1] // 2) if padding == "same" else (0, 0)
-    return Stage(kernel, stride, _pair(padding), channels=part.out_channels)
+def _stage(*call: Any) -> Stage:
+    """Of what aten.convolution was called with."""
+    _, weight, _, stride, padding, dilation, transposed, _, groups = call
+    if groups != 1 or set(dilation) != {1} or transposed or weight.ndim != 4:
+        raise MisuseError("Convolutional: expected plain convolutions of images (no groups, dilation or transposition)")
+    return Stage(_pair(weight.shape[2:]), _pair(stride), _pair(padding), channels=len(weight))
 
 
-def _pooled(stage: Stage | None, part: nn.MaxPool2d | nn.AvgPool2d) -> Stage:
+def _pooled(stage: Stage | None, kind: Literal["max", "average"], *call: Any) -> Stage:
+    """Of what the pool was called with, after its input."""
     if stage is None or stage.pool is not None:
         raise MisuseError("Convolutional: expected each pool after a convolution and its ReLU")
-    padded = _pair(part.padding) != (0, 0)
-    if padded or (isinstance(part, nn.MaxPool2d) and _pair(part.dilation) != (1, 1)):
-        raise MisuseError(f"Convolutional: expected pools without padding and dilation, got {part}")
-    kind = "max" if isinstance(part, nn.MaxPool2d) else "average"
-    size = _pair(part.kernel_size)
-    pool = Pool(kind, size, _pair(part.stride or size), bool(part.ceil_mode))  # type: ignore[arg-type]
-    return Stage(stage.kernel, stage.stride, stage.padding, pool, stage.channels)
+    left_out: list[Any] = [(), 0]
+    size, stride, padding, *others = [*call, *left_out[len(call) - 1 :]]
+    dilation = others.pop(0) if others and kind == "max" else 1
+    ceil_mode = bool(others and others[0])
+    if set(_pair(padding)) != {0} or set(_pair(dilation)) != {1}:
+        raise MisuseError("Convolutional: expected pools without padding and dilation")
+    return replace(stage, pool=Pool(kind, _pair(size), _pair(stride or size), ceil_mode))
 
 
-def _pair(number: "int | tuple[int, ...]") -> Pair:
-    return (number, number) if isinstance(number, int) else (int(number[0]), int(number[1]))
+def _pair(numbers: "int | Iterable[int]") -> Pair:
+    found = (numbers,) if isinstance(numbers, int) else tuple(int(n) for n in numbers)
+    return (found[0], found[-1])
