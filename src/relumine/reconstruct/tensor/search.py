@@ -47,6 +47,8 @@ _PATIENCE = 3 * _MOST_OF_FEW
 _PATIENCE_ROUNDED = 12
 # Inputs from which on walks take fewer queries than a line: 20-60-10 took 47 and 71; 20-100-3 took no fewer.
 _WALKED = 20
+# Where inputs that differ are so much larger than others, further ones are, too.
+_FAR = 2.0
 # Queries of a walk before the Gaussian inputs are tried again.
 _STRETCH = 16
 # Answers are compared with this many before them, in so many turns of alternating least squares.
@@ -154,8 +156,9 @@ class TensorSearch:
         return places
 
     def gather(self, points: Array) -> None:
-        """Ask here, for the tensor around the first base: as many answers as it takes are none in vain."""
-        self._gathered += len(self.add(points, self.main))
+        """Ask here, for the tensor around the first base: answers that show unknown units are none in vain."""
+        places = self.add(points, self.main)
+        self._gathered += len(set(places).intersection(self.unexplained(self.main)))
 
     def _outputs_reached(self) -> int:
         """K, or fewer where outputs depend on each other, as those of probabilities do."""
@@ -371,7 +374,14 @@ class TensorSearch:
             elif self._through_base or (len(places) >= _SINGLE and ranks[-1] == self.reached * len(places)):
                 self._lengthen()
             else:
-                self.gather(self._fresh(self.missing(ranks)))
+                self.gather(self._as_far(places) * self._fresh(self.missing(ranks)))
+
+    def _as_far(self, places: list[int]) -> float:
+        """How many times as far out as fresh inputs are: units that show there only are told apart there."""
+        if not places:
+            return 1.0
+        sizes = np.linalg.norm(self.seen.points[places], axis=1) / np.linalg.norm(self.fresh_point())
+        return float(np.median(sizes)) if np.median(sizes) > _FAR else 1.0
 
     def _lengthen(self) -> None:
         """Ask on a line through the base and one of the first inputs."""
