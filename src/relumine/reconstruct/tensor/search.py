@@ -476,11 +476,15 @@ class TensorSearch:
                 pairs += [(middle, second, depth + 1), (first, middle, depth + 1)]
 
     def _meeting(self, first: int, second: int) -> Array:
-        """Where on the segment between two answers their tangents meet; its middle where that is at an end."""
+        """Where on the segment between two answers their tangents meet, by the median of outputs; else its middle.
+
+        Every output's tangents meet at an average of the boundaries, weighted by its own jumps there.
+        """
         difference = self.rest[second] - self.rest[first]
         start, end = self._homogeneous([first, second])
         values, slopes = difference @ start, difference @ (end - start)
-        meet = -float(values @ slopes) / max(float(slopes @ slopes), 1e-300)
-        share = meet if _EDGE < meet < 1 - _EDGE else 0.5
+        meetings = -values[slopes != 0] / slopes[slopes != 0]
+        inside = meetings[(meetings > _EDGE) & (meetings < 1 - _EDGE)]
+        share = float(np.median(inside)) if len(inside) else 0.5
         point: Array = self.seen.points[first] + share * (self.seen.points[second] - self.seen.points[first])
         return point
