@@ -27,6 +27,7 @@ import relumine as rl
 from exact_targets import (
     ACTIVATIONS,
     DATASETS,
+    OTHERS,
     SCALINGS,
     Array,
     Target,
@@ -137,6 +138,12 @@ def smooth(seeds: int = 10) -> Iterator[Case]:
             yield _case("smooth", f"random, {activation}", size, "TwoLayer", seed, dtype=dtype, values=values)
 
 
+def others(seeds: int = 5) -> Iterator[Case]:
+    """ReLU6, hard tanh, and activations that the method does not know."""
+    for activation, values, seed in product(OTHERS, ("logits", "probabilities"), _unseen(seeds)):
+        yield _case("others", f"random, {activation}", (50, 32, 10), "TwoLayer", seed, values=values)
+
+
 def mnist(seeds: int = 5) -> Iterator[Case]:
     """Torch modules trained on MNIST in float32."""
     for h, values, seed in product((128, 256), ("logits", "probabilities"), _unseen(seeds)):
@@ -176,7 +183,7 @@ def noisy(seeds: int = 20) -> Iterator[Case]:
 EXPERIMENTS = {
     each.__name__: each
     for each in (
-        *(tensor, smooth, mnist, few, wide, paper, sklearn, float32, rounded, noisy),
+        *(tensor, smooth, others, mnist, few, wide, paper, sklearn, float32, rounded, noisy),
         *(seconds, values, art, float64),
     )
 }
@@ -224,7 +231,7 @@ def _trained_target(case: Case) -> Target:
 
 def _random_target(case: Case) -> Target:
     network = random_network(case.d, case.h, case.K, case.bias, case.seed)
-    if case.experiment == "smooth":
+    if case.experiment in ("smooth", "others"):
         return smooth_target(network, case.target.removeprefix("random, "), case.dtype, case.values)
     if case.dtype == "float32" or "torch" in case.target:
         return asked_as_module(network, case.dtype)
@@ -281,7 +288,7 @@ def _errors(case: Case, target: Target, result: rl.Reconstruction) -> dict[str, 
         errors["error_on_data"] = relative_error(result.predict, target.truth, target.data)
         if case.experiment == "mnist":
             errors["agreement"] = agreement(result.predict, target.truth, target.data)
-    if case.experiment in ("rounded", "noisy") and case.K > 1:
+    if case.experiment in ("rounded", "noisy", "others") and case.K > 1:
         errors["agreement"] = agreement(result.predict, target.truth, points)
     return errors
 

@@ -116,6 +116,13 @@ ACTIVATIONS = {
     "sigmoid": torch.nn.Sigmoid(),
     "softplus": torch.nn.Softplus(),
 }
+# Made of straight pieces of which one shows far out only, and such that no table of names has.
+OTHERS = {
+    "relu6": torch.nn.ReLU6(),
+    "hardtanh": torch.nn.Hardtanh(),
+    "mish": torch.nn.Mish(),
+    "softsign": torch.nn.Softsign(),
+}
 
 
 def smooth_target(network: Network, activation: str, dtype: str, values: ValueKind) -> Target:
@@ -127,7 +134,7 @@ def smooth_target(network: Network, activation: str, dtype: str, values: ValueKi
 
 def _with_activation(network: Network, activation: str, dtype: str, values: ValueKind) -> torch.nn.Module:
     first, _, last = network.module(dtype).children()
-    return _answering(torch.nn.Sequential(first, ACTIVATIONS[activation], last), values)
+    return _answering(torch.nn.Sequential(first, (ACTIVATIONS | OTHERS)[activation], last), values)
 
 
 def asked_as_module(network: Network, dtype: str, data: Array | None = None, score: float | None = None) -> Target:

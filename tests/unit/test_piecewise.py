@@ -52,6 +52,20 @@ def test_relu6_and_hard_tanh_make_the_same_networks(seed):
     assert np.abs(result.predict(x) - truth).max() <= 1e-9 * np.abs(truth).max()
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_upper_ends_that_show_far_out_only_take_few_queries_behind_probabilities(seed):
+    torch.manual_seed(seed)
+    module = torch.nn.Sequential(torch.nn.Linear(50, 32), torch.nn.ReLU6(), torch.nn.Linear(32, 10)).double()
+    module[0].weight.data *= 1.7
+    oracle = rl.TorchOracle(torch.nn.Sequential(module, torch.nn.Softmax(dim=1)), 50, values="probabilities")
+    result = rl.TwoLayer()(oracle, rng=seed)
+    x = 4 * np.random.default_rng(seed).standard_normal((500, 50))
+    assert result.outcome is rl.Outcome.RECOVERED
+    assert (result.hidden, result.activation) == ((32,), "hardtanh")
+    assert np.abs(result.predict(x) - oracle(x, gradients=False).values).max() <= 1e-9
+    assert result.spent.gradient_queries <= 100
+
+
 def test_a_linear_part_that_is_no_sum_of_units_stays_one():
     torch.manual_seed(0)
     layers, skip = torch.nn.Sequential(torch.nn.Linear(20, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3)), None

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, load_iris
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -111,3 +112,22 @@ def test_two_hidden_layers_are_never_called_one(K, activation):
     result = run(network(12, 9, 6, K, activation=activation))
     assert result.outcome in (rl.Outcome.NOT_PIECEWISE_LINEAR, rl.Outcome.NOT_THIS_CLASS, rl.Outcome.NOT_VERIFIED)
     assert result.evidence.remark
+
+
+@pytest.mark.parametrize("activation", [torch.nn.Mish(), torch.nn.Softsign()])
+@pytest.mark.parametrize("values", ["logits", "probabilities"])
+def test_an_unknown_activation_is_tabulated_and_the_exported_clone_decides_alike(activation, values, tmp_path):
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(torch.nn.Linear(20, 12), activation, torch.nn.Linear(12, 5)).double()
+    module = module if values == "logits" else torch.nn.Sequential(module, torch.nn.Softmax(dim=1))
+    oracle = rl.TorchOracle(module, 20, values=values)
+    result = rl.TwoLayer()(Capped(oracle, 1_000), rng=0)
+    assert result.outcome is rl.Outcome.NOT_VERIFIED
+    assert "tabulated" in result.evidence.remark
+    assert (result.hidden, result.activation) == ((12,), "tabulated")
+    fresh = np.random.default_rng(1).standard_normal((2000, 20))
+    expected, predicted = oracle(fresh, gradients=False).values, result.predict(fresh)
+    assert np.abs(predicted - expected).max() <= 3e-3 * np.abs(expected).max()
+    assert (predicted.argmax(axis=1) == expected.argmax(axis=1)).mean() >= 0.995
+    result.save(tmp_path / "clone.onnx")
+    np.testing.assert_allclose(result.to_torch()(torch.tensor(fresh)).detach(), predicted, atol=1e-9)

@@ -325,7 +325,7 @@ def test_an_unlucky_first_line_of_a_float32_network_is_not_the_last(seed):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_two_kinks_at_one_place_of_the_line_are_told_apart_beside_it(seed):
+def test_two_units_whose_boundaries_meet_on_a_line_are_told_apart(seed):
     problem = two_layer(40, 30, 5, seed=seed, dtype="float32")
     line = Comparison(problem.oracle, np.random.default_rng(seed)).line()
     first, second = problem.A[:2]

@@ -221,15 +221,6 @@ class Gap:
         aside = 0.3 * jump / (jump + 0.2)
         return both, aside * left, aside * right
 
-    @property
-    def blurred(self) -> bool:
-        """Whether several kinks are in it, and nobody has told them apart."""
-        return self._kinks is None and not self.rank_one
-
-    def tell_apart(self, kinks: list[Kink]) -> None:
-        """These are in it, as answers beside the line have shown."""
-        self._kinks = kinks
-
     def kinks(self, line: Line) -> list[Kink]:
         """The kink; or, where several cannot be told apart, one per independent part of the jump."""
         if self._kinks is None:

@@ -13,7 +13,7 @@ from relumine.reconstruct.two_layer.agreement import EXACT, TwoLayerRun
 
 # Inputs are asked at this multiple of the scale of the data: a unit that none of them switches costs a query later.
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.
-_LARGER = 4.0
+LARGER = 4.0
 # After this many compared points in a row whose Jacobian shows no new unit, something else is wrong.
 _IN_VAIN = 3
 # Rounded answers are averaged until the clone is this exact, relative to the largest answer, or four times as many were
@@ -68,7 +68,7 @@ class TensorRun(TwoLayerRun):
     @property
     def _scale(self) -> float:
         """Larger inputs let units switch whatever their biases are; probabilities would saturate."""
-        return _LARGER if self.offer.box is None and self.asker.link is None else 1.0
+        return LARGER if self.offer.box is None and self.asker.link is None else 1.0
 
     def _fresh(self, count: int) -> Array:
         return self._scale * self.comparison.fresh(count)

@@ -26,12 +26,12 @@ from relumine.reconstruct.tensor.units import Units, no_units
 from relumine.reconstruct.tensor.walk import Walk
 
 # Points of a ball at which patterns are enumerated.
-_MOST, _MOST_OF_FEW, _FEW_OUTPUTS = 18, 20, 4
+_MOST = 18
 # Where fewer units than this can be told apart at once, it is cheaper to part them one by one.
 _ENOUGH = 12
 # Where each of so many inputs shows further units, more are asked on lines through the base (base_lines.py). Patterns
 # are tried if there are no more than of so many inputs elsewhere, which takes four seconds.
-_SINGLE, _LISTED, _LISTED_OF_FEW = 14, 19, 22
+_SINGLE, _LISTED, _LISTED_OF_FEW, _FEW_OUTPUTS = 14, 19, 22, 4
 # Dimensions that must be free besides K before a decomposition is tried. With fewer than K free every pattern fits;
 # these two are a margin against patterns of no unit that nearly fit. Not tuned.
 _FREE = 2
@@ -42,11 +42,13 @@ _FILL = 0.65
 # Units within reach of 17 Gaussian points around a centre, per unit within reach of one of them: E[range] / E|z|; of 3.
 _REACH, _REACH_OF_THREE = 4.5, 2.1
 # Answers in a row that single out no unit end the search: those around the first base, and three balls of others.
-_PATIENCE = 3 * _MOST_OF_FEW
+_PATIENCE = 60
 # Behind rounded answers a line tells the rest sooner: of 784-64-10 with four decimals it takes 120 queries.
 _PATIENCE_ROUNDED = 12
 # Inputs from which on walks take fewer queries than a line: 20-60-10 took 47 and 71; 20-100-3 took no fewer.
 _WALKED = 20
+# Where inputs that differ are so much larger than others, further ones are, too.
+_FAR = 2.0
 # Queries of a walk before the Gaussian inputs are tried again.
 _STRETCH = 16
 # Answers are compared with this many before them, in so many turns of alternating least squares.
@@ -154,8 +156,9 @@ class TensorSearch:
         return places
 
     def gather(self, points: Array) -> None:
-        """Ask here, for the tensor around the first base: as many answers as it takes are none in vain."""
-        self._gathered += len(self.add(points, self.main))
+        """Ask here, for the tensor around the first base: answers that show unknown units are none in vain."""
+        places = self.add(points, self.main)
+        self._gathered += len(set(places).intersection(self.unexplained(self.main)))
 
     def _outputs_reached(self) -> int:
         """K, or fewer where outputs depend on each other, as those of probabilities do."""
@@ -232,10 +235,6 @@ class TensorSearch:
         """Of so many points, each on a line of its own, all patterns can be tried."""
         return _LISTED_OF_FEW if self.reached <= _FEW_OUTPUTS else _LISTED
 
-    @property
-    def _most(self) -> int:
-        return _MOST_OF_FEW if self.reached <= _FEW_OUTPUTS else _MOST
-
     def room(self, count: int) -> int:
         """How many units can be told apart at this many points."""
         return min(self.reached * (count - 1) - _FREE, self.dimension)
@@ -273,7 +272,7 @@ class TensorSearch:
         tensor = self._tensor(cluster.base, fits)
         units = decomposed(tensor, self._rng, self._listable)
         cluster.tried = len(places)
-        if self._deviation and units is not None and len(units) < tensor.rank and len(places) < self._most:
+        if self._deviation and units is not None and len(units) < tensor.rank and len(places) < _MOST:
             return False  # another point tells the others apart; subtracting these would add their errors to the rest
         if self._accepted(units):
             cluster.tried = cluster.failures = 0
@@ -293,10 +292,10 @@ class TensorSearch:
 
     def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
         """Some of these places at which few enough units switch that they can be told apart."""
-        some = self._through_base.listed(places, 2**self._listable) if cluster is self.main else places[: self._most]
+        some = self._through_base.listed(places, 2**self._listable) if cluster is self.main else places[:_MOST]
         if found := self._telling(cluster, some):
             return found
-        many = len(places) > self._most and cluster is self.main and not self._through_base
+        many = len(places) > _MOST and cluster is self.main and not self._through_base
         room = min(int(self.reached * len(places) / _MARGIN), self.dimension)
         return places if many and self.ranks(cluster.base, places)[-1] <= room else []
 
@@ -371,7 +370,14 @@ class TensorSearch:
             elif self._through_base or (len(places) >= _SINGLE and ranks[-1] == self.reached * len(places)):
                 self._lengthen()
             else:
-                self.gather(self._fresh(self.missing(ranks)))
+                self.gather(self._as_far(places) * self._fresh(self.missing(ranks)))
+
+    def _as_far(self, places: list[int]) -> float:
+        """How many times as far out as fresh inputs are: units that show there only are told apart there."""
+        if not places:
+            return 1.0
+        sizes = np.linalg.norm(self.seen.points[places], axis=1) / np.linalg.norm(self.fresh_point())
+        return float(np.median(sizes)) if np.median(sizes) > _FAR else 1.0
 
     def _lengthen(self) -> None:
         """Ask on a line through the base and one of the first inputs."""
@@ -393,13 +399,13 @@ class TensorSearch:
         """How many more points it takes to tell as many units apart as were seen to switch."""
         rank = ranks[-1] if ranks else 0
         needed = -(-(rank + _FREE) // self.reached) + 1
-        return max(1, (needed if needed <= self._most else int(_MARGIN * rank / self.reached) + 1) - len(ranks))
+        return max(1, (needed if needed <= _MOST else int(_MARGIN * rank / self.reached) + 1) - len(ranks))
 
     def _divide(self, places: list[int]) -> None:
         """Look where fewer units switch."""
-        if self.room(self._most - 1) < _ENOUGH:
+        if self.room(_MOST - 1) < _ENOUGH:
             self._split(0, places[0])
-        elif self.dimension < self.reached * (self._most - 2):  # balls are small then, and as many as units
+        elif self.dimension < self.reached * (_MOST - 2):  # balls are small then, and as many as units
             if self.reached <= _FEW_OUTPUTS or self.dimension < _WALKED:
                 raise Stop(Outcome.NOT_THIS_CLASS, "more units switch than there are inputs: search a line")
             if self._walk is None:
@@ -422,13 +428,13 @@ class TensorSearch:
             cluster.radius = float(np.tan(min(np.pi / 2 * self._aim * energy / left, 1.2)))
         else:
             self._narrow(cluster)
-        for _ in range(self._most):
-            ranks = self.ranks(cluster.base, self.unexplained(cluster)[: self._most])
-            if len(ranks) >= self._most or (ranks and ranks[-1] > self.dimension):
+        for _ in range(_MOST):
+            ranks = self.ranks(cluster.base, self.unexplained(cluster)[:_MOST])
+            if len(ranks) >= _MOST or (ranks and ranks[-1] > self.dimension):
                 cluster, ranks = self._opened(centre, 0.6 * cluster.radius), []
             elif len(cluster.members) > 2 and (ranks or [0])[-1] < self._aim / 2:
                 cluster.radius *= 2
-            self._around(cluster, min(self.missing(ranks), self._most))
+            self._around(cluster, min(self.missing(ranks), _MOST))
             if self.peel(cluster) and (len(self.units) >= enough or self.peel(self.main)):
                 return
 
@@ -439,11 +445,11 @@ class TensorSearch:
     @property
     def _aim(self) -> float:
         """How many units should switch between a ball's centre and one of its points."""
-        return _FILL * self.room(self._most - 1) / _REACH
+        return _FILL * self.room(_MOST - 1) / _REACH
 
     def _narrow(self, cluster: Cluster) -> None:
         """Make the ball small enough to count the units that switch, then as large as it should be."""
-        for _ in range(self._most):
+        for _ in range(_MOST):
             (place,) = self._around(cluster, 1)
             (count,) = self.ranks(cluster.base, [place])
             if self.reached / 4 <= count < self.reached:
@@ -465,16 +471,20 @@ class TensorSearch:
         while pairs:
             first, second, depth = pairs.pop()
             apart = self._distance(first, second) > self._error(first, second)
-            if apart and not self._single(first, second) and depth <= self._most:
+            if apart and not self._single(first, second) and depth <= _MOST:
                 (middle,) = self.add(self._meeting(first, second)[None], self.main)
                 pairs += [(middle, second, depth + 1), (first, middle, depth + 1)]
 
     def _meeting(self, first: int, second: int) -> Array:
-        """Where on the segment between two answers their tangents meet; its middle where that is at an end."""
+        """Where on the segment between two answers their tangents meet, by the median of outputs; else its middle.
+
+        Every output's tangents meet at an average of the boundaries, weighted by its own jumps there.
+        """
         difference = self.rest[second] - self.rest[first]
         start, end = self._homogeneous([first, second])
         values, slopes = difference @ start, difference @ (end - start)
-        meet = -float(values @ slopes) / max(float(slopes @ slopes), 1e-300)
-        share = meet if _EDGE < meet < 1 - _EDGE else 0.5
+        meetings = -values[slopes != 0] / slopes[slopes != 0]
+        inside = meetings[(meetings > _EDGE) & (meetings < 1 - _EDGE)]
+        share = float(np.median(inside)) if len(inside) else 0.5
         point: Array = self.seen.points[first] + share * (self.seen.points[second] - self.seen.points[first])
         return point

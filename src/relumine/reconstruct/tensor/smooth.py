@@ -18,6 +18,7 @@ from relumine.reconstruct.tensor.crossings import CrossedUnits, Crossings, far_l
 from relumine.reconstruct.tensor.gauss_newton import polished
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.shape import CANDIDATES, Shapes, shapes_of
+from relumine.reconstruct.tensor.tabulated import tabulated
 from relumine.reconstruct.tensor.unfolding import Directions, unfolded
 from relumine.reconstruct.verification import TOLERANCE, fresh_points
 
@@ -46,6 +47,9 @@ _NEAR = (0.5, 1.5, 4.0)
 _PER_NUMBER = 1
 # Largest gap that noise may explain.
 _COARSEST = 1e-3
+# If no activation fits, it is tabulated from so many answers, at up to so many times the scale of the data, or from
+# more until the gap is this small or the last number is reached. A larger gap than _USELESS is no clone.
+_TABULATED, _TABULATED_SIZE, _TABULATED_GAP, _MOST_TABULATED, _USELESS = 100, 4.0, 1e-4, 400, 0.05
 
 
 class SmoothRun:
@@ -83,6 +87,7 @@ class SmoothRun:
         """Ask, decompose, fit, polish, verify."""
         with self._meter.phase("search"):
             self._ask(max(1, _FIRST - len(self._seen)))
+        directions = None
         for _ in range(_ROUNDS):
             with self._meter.phase("search"):
                 directions = self._directions()
@@ -93,6 +98,8 @@ class SmoothRun:
                 return
             with self._meter.phase("search"):
                 self._ask(max(_MORE, len(self._seen) // 5))
+        if directions is not None:
+            self._tabulate(directions)
         # Far out, differences of values lose too many digits.
         if self._meter.offer.box is not None or self._differences is not None:
             raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "its Jacobians are no sum of units of one hidden layer")
@@ -109,10 +116,11 @@ class SmoothRun:
 
     # -- asking
 
-    def _ask(self, count: int) -> None:
-        """Ask gradients at this many more fresh points whose answers are known."""
+    def _ask(self, count: int, up_to: float | None = None) -> None:
+        """Ask gradients at this many more fresh points whose answers are known, of sizes up to this."""
         for _ in range(12):
-            points = self._fresh(count, self._scale * self._sizes())
+            sizes = self._scale if up_to is None else up_to * self._rng.random((count, 1))
+            points = self._fresh(count, sizes * self._sizes())
             self._limit -= count
             if self._limit < 0:
                 raise Stop(Outcome.NOT_PIECEWISE_LINEAR, "the gradient queries were not enough; raise `limit`")
@@ -176,6 +184,22 @@ class SmoothRun:
         return Network(
             (rows, outputs), (shapes.shifts, offset), offer.inputs, values=offer.values, activation=shapes.activation
         )
+
+    def _tabulate(self, directions: Directions) -> None:
+        """End with a table of each unit's function, if that is a clone; to find units needs no activation."""
+        count = _TABULATED
+        while True:
+            with self._meter.phase("tabulate"):
+                self._ask(count, up_to=_TABULATED_SIZE)
+            network = tabulated(directions, self._seen, self._meter.offer)
+            with self._meter.phase("verify"):
+                gap = self._gap_at(network, self._fresh(self._points, 1.0))
+            if gap > _USELESS:
+                return
+            self._network, self._gap = network, gap
+            if gap <= _TABULATED_GAP or len(self._seen) > _MOST_TABULATED:
+                raise Stop(Outcome.NOT_VERIFIED, f"no known activation: tabulated, which leaves a gap of {gap:.0e}")
+            count = len(self._seen)
 
     # -- finding units one by one
 

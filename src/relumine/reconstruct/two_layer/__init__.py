@@ -5,6 +5,5 @@
         what these leave open:
             asker.py: calibrate ──> line.py: search a line ──> mending.py: along the ray to a wrong point
 
-pair.py tells apart two units whose breakpoints coincide. Where one output is explained at a time,
-``reconstruct/top_class`` does the work.
+Where one output is explained at a time, ``reconstruct/top_class`` does the work.
 """

@@ -13,7 +13,6 @@ from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.two_layer.agreement import EXACT, Settings
 from relumine.reconstruct.two_layer.both_sides import BothSides
 from relumine.reconstruct.two_layer.mending import Added, AskOnLine, LineFindings, Ray
-from relumine.reconstruct.two_layer.pair import told_apart
 
 # A ray is left after so many answers in a row that single out no unit. After so many such rays the target is not a
 # one-hidden-layer network.
@@ -87,7 +86,6 @@ class LineRun(BothSides):
             self._sight(questions)
             self.meter.found(len(search.gaps))
         self._sharpen_ends()
-        self._tell_apart()
 
     def _check(self, least: float) -> None:
         """Ask values beside supposed kinks, where that disproves one with this probability at least, and mend these.
@@ -175,25 +173,6 @@ class LineRun(BothSides):
         ]
         if nearer:
             self._sight(nearer)
-
-    def _tell_apart(self) -> None:
-        """Where two kinks are too close for the target's digits, see beside the line which is which."""
-        search = self._found.search
-        for i, gap in enumerate(search.gaps):
-            if not (search.independent and search.closed(gap) and gap.blurred):
-                continue
-            beside = search.gaps[max(0, i - 1) : i] + search.gaps[i + 1 : i + 2]
-            room = min((abs(gap.left.t - other.t) for other in beside), default=1.0)
-            kinks = told_apart(search.line, gap, room, self._jacobian_at)
-            if kinks is not None:
-                gap.tell_apart(kinks)
-
-    def _jacobian_at(self, point: Array) -> Array:
-        answer = self.asker.ask(self.comparison.representable(point[None]))
-        if not np.isfinite(answer.values).all():
-            raise Stop(Outcome.SATURATED)
-        jacobian: Array = answer.jacobians[0]
-        return jacobian
 
     @property
     def _found(self) -> LineFindings:

@@ -5,17 +5,16 @@ base it does (thresholds.py). Answers are asked, each in the widest gap between 
 further ones add nothing to the rank of what was seen; then all patterns follow, and from them all rows.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 
-from relumine.oracle.base import Answer, Array
+from relumine.oracle.base import Array
 from relumine.reconstruct.lines.search import Line
 from relumine.reconstruct.result import Outcome, Stop
 from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.patterns import OnLines
-from relumine.reconstruct.tensor.run import TensorRun
+from relumine.reconstruct.tensor.run import LARGER, TensorRun
 from relumine.reconstruct.tensor.search import TensorSearch
 from relumine.reconstruct.tensor.units import Units, no_units
 from relumine.reconstruct.two_layer.agreement import EXACT
@@ -50,29 +49,21 @@ _PROOFS = 20
 class OneOutputSearch(TensorSearch):
     """Everything seen so far, the units that explain it, and what is left; on lines through the first base."""
 
-    def __init__(
-        self,
-        ask: Callable[[Array], tuple[Array, Answer]],
-        fresh: Callable[[int], Array],
-        near: Callable[[Array, float], Array],
-        seen: Observations,
-        rng: np.random.Generator,
-        direction: Callable[[], Array],
-    ) -> None:
-        super().__init__(ask, fresh, near, seen, rng)
-        self._direction = direction
+    def begin(self) -> None:
+        """Open the first lines."""
         self._lines: list[Line] = []
         self._on: list[dict[float, int]] = []  # for every line the places of its answers among those seen
         self._ends: list[tuple[int, float]] = []
         self._near_base: list[bool] = []  # whether a unit switches close to the base, on the first lines
         self._listed: int | None = None  # on this many lines patterns are listed; None: on all
         self._taken = {0}
+        self.open(_LINES)
 
     def open(self, count: int) -> None:
         """Ask on further lines through the base, too."""
         for _ in range(count):
             self._ends += [(len(self._lines), _FAR), (len(self._lines), -_FAR)]
-            self._lines.append(Line(self.seen.points[0], self._direction()))
+            self._lines.append(Line(self.seen.points[0], self.fresh_point() / LARGER))
             self._on.append({0.0: 0})
 
     def run(self) -> None:
@@ -263,8 +254,8 @@ class OneOutputRun(BothSides, TensorRun):
             seen = self._first()
         if self.noise.floor > EXACT:
             raise Stop(Outcome.NOT_THIS_CLASS, "few digits leave the patterns of one output unclear: search a line")
-        self.search = OneOutputSearch(self._ask, self._fresh, self._near, seen, self.rng, self._direction)
-        self.search.open(_LINES)
+        self.search = OneOutputSearch(self._ask, self._fresh, self._near, seen, self.rng)
+        self.search.begin()
         with self.meter.phase("search"):
             self.search.run()
 
@@ -272,9 +263,6 @@ class OneOutputRun(BothSides, TensorRun):
     def seen(self) -> Observations | None:
         """All answers with gradients, if a search began."""
         return None if self.search is None else self.search.seen
-
-    def _direction(self) -> Array:
-        return self.comparison.line().direction
 
     def _answered(self) -> tuple[Array, Array]:
         seen = self._searched.seen
