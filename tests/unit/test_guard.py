@@ -1,6 +1,7 @@
 """The guard: a defence and a budget for each client in front of an endpoint that is there already."""
 
 import asyncio
+import inspect
 import json
 import socket
 import sqlite3
@@ -28,6 +29,7 @@ import relumine as rl
 from problems import two_layer
 from relumine import defend
 from relumine.cli import app as command_line
+from relumine.cli.serve import serve
 from relumine.oracle.http.endpoint import Endpoint
 from relumine.oracle.http.protocol import protocol_of
 from relumine.serve.app import make_app
@@ -602,3 +604,12 @@ def test_reconstruction_through_the_guard_is_that_of_the_defended_model(tmp_path
     assert result.outcome == expected.outcome
     assert result.spent == expected.spent
     assert np.array_equal(result.predict(X), expected.predict(X))
+
+
+def test_noise_cannot_be_foretold_unless_a_seed_is_given():
+    def shown(**options: object) -> list[list[float]]:
+        return guarded(defence="noise:0.1", **options).post(PREDICT, json=asking(X)).json()["predictions"]
+
+    assert shown() not in (shown(), shown(seed=0))
+    assert shown(seed=0) == shown(seed=0)
+    assert inspect.signature(serve).parameters["seed"].default is None
