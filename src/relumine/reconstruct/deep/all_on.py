@@ -7,7 +7,8 @@ of trained networks are on nearly everywhere, or nearly nowhere.
 """
 
 import numpy as np
-from scipy.optimize import linprog, nnls
+from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.deep.duals import PatternLayer
@@ -15,12 +16,10 @@ from relumine.reconstruct.deep.duals import PatternLayer
 # Large pre-activations are of this many times their usual size, others of this part of it; so many are large. Measured
 # on trained networks 784-64-32-10: every unit of the second layer is on at 15 % to 83 % of such points.
 _FAR, _NEAR, _LARGE = 4.0, 0.03, 2.0
-# Along missing rows directions are this many times longer.
-_TOWARDS = 3.0
-# Those that were negative, and should hardly be seen, are of this part: float32 tells them from zero.
-_TINY = 1e-3
-# Vertices of a region that are mixed to a point, and the part of the centre in it.
-_MIXED, _CENTRE = 4, 0.03
+# Large ones are at least this part of that, so that a unit with one positive weight is on there whatever its bias.
+_LEAST = 0.5
+# The largest part of another vertex of a region that is mixed into a point, and the part of the centre in it.
+_MIXED, _CENTRE = 0.1, 0.03
 
 
 class NeverOn(Exception):
@@ -50,10 +49,13 @@ class AllOn:
         self.lift = np.linalg.pinv(maps[0]) if box is None else np.eye(maps[0].shape[1])
         self._bounds = [(-_FAR * size, _FAR * size) for size in usual] if box is None else [box] * len(self.lift)
         self.inward = maps[0] if box is None else np.eye(maps[0].shape[1])
-        self._first = maps[0] @ self.lift
+        self._features = maps[-1] @ self.lift
+        self._usual_inward = usual if box is None else np.ones(len(self.lift))
         self._walls = np.concatenate([each @ self.lift for each in maps])
         self.thresholds = np.concatenate([layer.above for layer in layers])
         self._vertices = np.empty((0, self.lift.shape[1]))
+        self._turns = np.empty(0, dtype=np.intp)  # the next features to be large
+        self._untold = len(self.to_layer)  # features that were not large yet
         self.rows = np.empty((0, len(self.to_layer)))  # orthonormal: what is known of the next layer's row space
 
     def shrink(self, factor: float) -> None:
@@ -62,70 +64,61 @@ class AllOn:
         if self._box is None:
             self._bounds = [(factor * low, factor * high) for low, high in self._bounds]
 
-    def points(self, count: int, missing: Array | None = None) -> Array:
-        """Random points: of two one with few large pre-activations, one in a random direction of the next layer's rows.
-
-        missing: combinations of rows of that layer which are to be large at half of the latter, of either sign
-        """
-        ways = self._ways(count // 2 if len(self.rows) else 0, missing)
+    def points(self, count: int) -> Array:
+        """Random points with few large features; once each was large, half in random directions of the next rows."""
+        large = self._large(count if self._untold >= count else count - (count - self._untold) // 2)
+        self._untold = max(self._untold - len(large), 0)
         if self._free:
-            shape = count - len(ways), len(self._usual)
-            large = self._rng.random(shape) < _LARGE / shape[1]
-            large[np.arange(len(large)), self._rng.integers(shape[1], size=len(large))] = True
-            sizes = np.concatenate(
-                [self._rng.exponential(size=shape) * np.where(large, _FAR, _NEAR), self._along(ways)]
-            )
-            return np.asarray((self.thresholds + self._usual * sizes) @ self.lift.T)
-        return np.asarray(self._mixed(count, ways) @ self.lift.T)
+            sizes = np.where(large, _FAR * (_LEAST + self._rng.exponential(size=large.shape)), _NEAR)
+            sizes *= np.where(large, 1.0, self._rng.exponential(size=large.shape))
+            found = self.thresholds + self._usual * sizes
+        else:
+            found = self._inside(np.array([self._sparse(each) for each in large]))
+        ways = self._rng.standard_normal((count - len(large), len(self.rows)))
+        return np.asarray(np.concatenate([found, self._along(ways)]) @ self.lift.T)
 
-    def _ways(self, count: int, missing: Array | None) -> Array:
-        """n×h: directions of the row space."""
-        ways = self._rng.standard_normal((count, len(self.rows)))
-        if missing is not None and len(missing):
-            there = missing @ self.rows.T
-            there /= np.linalg.norm(there, axis=1, keepdims=True)
-            ways[::2] += _TOWARDS * self._rng.standard_normal((len(ways[::2]), len(there))) @ there
-        return ways
+    def _large(self, count: int) -> NDArray[np.bool_]:
+        """n×h: which features are to be large; each in turn, so that no unit of the next layer is off at all points."""
+        width = len(self.to_layer)
+        while len(self._turns) < count:
+            self._turns = np.concatenate([self._turns, self._rng.permutation(width)])
+        turn, self._turns = self._turns[:count], self._turns[count:]
+        large = self._rng.random((count, width)) < (_LARGE - 1) / width
+        large[np.arange(count), turn] = True
+        return large
 
     def _along(self, ways: Array) -> Array:
-        """Positive pre-activations, relative to usual ones, that the rows map to these directions, or close to them."""
-        found = np.array([nnls(self.rows * self._usual, way)[0] for way in ways]).reshape(-1, len(self._usual))
-        found *= (
-            _FAR * self._rng.uniform(size=(len(ways), 1)) / np.maximum(found.max(axis=1, initial=0), 1e-300)[:, None]
-        )
-        return np.asarray(found + _NEAR * self._rng.exponential(size=found.shape))
+        """Where these combinations of the next layer's rows are large."""
+        if not self._free:
+            best = [self._best(-way @ self.rows @ self._features) for way in ways]
+            return self._inside(np.array(best).reshape(-1, self.lift.shape[1]))
+        found = np.maximum(ways @ self.rows * self._usual, 0)
+        found *= _FAR * self._rng.random((len(ways), 1)) / np.maximum(found.max(axis=1, initial=0), 1e-300)[:, None]
+        return np.asarray(self.thresholds + self._usual * (found + _NEAR * self._rng.exponential(size=found.shape)))
 
-    def _mixed(self, count: int, ways: Array) -> Array:
-        vertices = [self._best(-way @ self.rows @ self.to_layer @ self.lift) for way in ways]
-        vertices += [self._vertex() for _ in range(max(count, 2 * _MIXED) - len(ways))]
+    def _inside(self, vertices: Array) -> Array:
+        """Points near these vertices of the region: a little towards another one, and towards their mean."""
         self._vertices = np.concatenate([self._vertices, vertices])
-        chosen = self._rng.integers(len(self._vertices), size=(count, _MIXED))
-        chosen[:, 0] = len(self._vertices) - 1 - np.arange(count)
-        shares = self._rng.exponential(size=chosen.shape) ** 4
-        shares /= shares.sum(axis=1, keepdims=True)
-        mixed = np.einsum("nv,nvm->nm", shares, self._vertices[chosen])
-        result: Array = mixed + _CENTRE * (self._vertices.mean(axis=0) - mixed)
+        others = self._vertices[self._rng.integers(len(self._vertices), size=len(vertices))]
+        found = vertices + _MIXED * self._rng.random((len(vertices), 1)) * (others - vertices)
+        result: Array = found + _CENTRE * (self._vertices.mean(axis=0) - found)
         return result
 
-    def _vertex(self) -> Array:
-        """Where few pre-activations are large, by a random linear programme."""
-        wanted = self._rng.exponential(size=len(self._first))
-        large = self._rng.random(len(wanted)) < self._rng.uniform() ** 3 / 2
-        return self._best(np.where(large, -wanted, wanted) @ self._first)
+    def _sparse(self, large: NDArray[np.bool_]) -> Array:
+        """A vertex at which these features of the last layer are large, and a random mean of the others is least."""
+        sizes = np.linalg.norm(self._features * self._usual_inward, axis=1)
+        wanted = self._rng.exponential(size=len(sizes)) * ~large / sizes
+        last = len(self.thresholds) - len(sizes)
+        least = self.thresholds.copy()
+        least[last:] += _FAR * self._rng.uniform(_LEAST, 1.0) * sizes * large
+        return self._best(wanted @ self._features, least)
 
-    def _best(self, costs: Array) -> Array:
-        found = linprog(costs, -self._walls, -self.thresholds, bounds=self._bounds, method="highs")
-        if found.status != 0:
-            raise NeverOn
-        result: Array = found.x
-        return result
-
-    def lifted(self, points: Array) -> Array:
-        """Points of the region that are like these: what a unit above does here, it mostly does there.
-
-        Pre-activations of the first layer that are negative become small; what that does to the next layer is small.
-        """
-        if self._free:
-            least = self.thresholds + _TINY * self._usual * self._rng.exponential(size=(len(points), len(self._usual)))
-            return np.asarray(np.maximum(points @ self.to_layer.T, least) @ self.lift.T)
-        return self.points(len(points))
+    def _best(self, costs: Array, least: Array | None = None) -> Array:
+        """The vertex of least costs, where pre-activations are at least so large, if they can be."""
+        for bounds in (least, self.thresholds):
+            if bounds is not None:
+                found = linprog(costs, -self._walls, -bounds, bounds=self._bounds, method="highs")
+                if found.status == 0:
+                    result: Array = found.x
+                    return result
+        raise NeverOn

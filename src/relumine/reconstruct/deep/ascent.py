@@ -16,7 +16,8 @@ from relumine.oracle.base import Answer, Array, Offer
 from relumine.reconstruct.deep.all_on import AllOn, NeverOn
 from relumine.reconstruct.deep.corner import first_biases
 from relumine.reconstruct.deep.duals import DualSearch, PatternLayer
-from relumine.reconstruct.deep.layers import Layers
+from relumine.reconstruct.deep.last import MissingUnit, left_over
+from relumine.reconstruct.deep.layers import Layers, Mask
 from relumine.reconstruct.deep.top import Top
 from relumine.reconstruct.lines.shallow import Shallow
 from relumine.reconstruct.network import Network
@@ -25,15 +26,12 @@ from relumine.reconstruct.noise import Noise
 # Equations per unit of a layer before it is searched: half of them come from points where a unit is off, and determine
 # its dual vector three times. By what part answers grow when that was not enough, and how often, in the first layer and
 # in later ones: if a later one is not found soon, its units hardly switch where all below are on.
-_EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, (15, 4)
+_EQUATIONS, _MORE, _ROUNDS = 7.0, 0.1, (15, 6)
 _FIRST = 6
 # With this many times the answers that the equations need, and still too few equations, the same Jacobians return.
 _REPEATED = 3
 # With one output lines are as cheap: a dual vector takes more points than there are units, all with that unit off.
 FEWEST = 2
-# Layers between the first and the last are left to lines if there are fewer outputs: of 40-20-10-10-3 the second layer
-# was found in half of the networks, for as many answers as lines take to show it.
-_BETWEEN = 4
 # Inputs are asked at this multiple of the scale of the data, as those of one hidden layer are (tensor/run.py).
 _LARGER = 4.0
 # They are smaller by this factor after answers of which less than this part could be known, since probabilities were
@@ -88,7 +86,8 @@ class Ascent:
         self._asked = 0  # saturated answers count, too
         self.layers: list[PatternLayer] = []
         self._region: AllOn | None = None  # of the known layers
-        self._top: Top | None = None
+        self._explained = False  # whether the whole network explains all answers
+        self._whole: tuple[Layers, Array] | None = None  # all hidden layers and the output weights
         self.seen = self.here = self._nothing()  # all answers, and those for the layer that is looked for
 
     def network(self) -> Network:
@@ -98,29 +97,29 @@ class Ascent:
                 self.here = self._nothing()
                 if self.layers:
                     self._region = AllOn(self.layers, self._usual(), self.offer.box, self.rng)
-                    self._top = Top(self._answered, self._region, self.noise, self.rng, self._constant)
-                    last = self._top.found(self.offer.outputs)
+                    top = Top(self._answered, self._region, self.noise, self.rng, self._constant)
+                    last = top.found(self.offer.outputs)
                     if last is not None:
                         return self._with_top(last)
-                if self.layers and self.offer.outputs < _BETWEEN:
-                    raise Halted("more than two hidden layers, and few outputs")
                 layer = self._layer()
                 outputs = self._outputs(layer)
                 self.layers.append(layer)
                 if outputs is not None:
-                    self._top = None
                     return self._with_biases(outputs)
         except NeverOn:
             raise Halted(f"the units of layer {len(self.layers)} are never on together") from None
 
     def mended(self, wrong: Array) -> Network | None:
-        """The network with units of its last hidden layer that show at these inputs, where it was wrong, or near."""
-        if self._top is None or self._region is None:
+        """The network with what these inputs show, where it was wrong; None if answers there stay unexplained."""
+        if self._whole is None:
             return None
-        units = len(self.layers.pop().rows)
-        self._region.thresholds = np.concatenate([layer.above for layer in self.layers])
-        last = self._top.mended(wrong)
-        return None if last is None or last.units == units else self._with_top(last)
+        known, outputs = self._whole
+        # What a unit does hardly changes, and all of its row shows, where all units below are on at least by a little.
+        signals = known.below.signals(wrong)[-1]
+        least = self._constant * np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
+        self._answered(np.concatenate([wrong, known.below.inputs(np.maximum(signals, least), self.rng)]))
+        network = self._finished(known, outputs)
+        return network if self._explained or network.hidden[-1] > known.widths[-1] else None
 
     def first(self) -> tuple[Array, Array] | None:
         """Rows and biases of the first layer, where it is all that was found."""
@@ -148,11 +147,9 @@ class Ascent:
         signals = self.seen.points @ self.layers[0].rows.T
         return np.asarray(np.sqrt((signals**2).mean(axis=0)) * self.scale / _LARGER)
 
-    def _points(self, count: int, rows: Array | None = None) -> Array:
-        """Where to ask for the next layer; half of them far out along combinations of these rows."""
-        if self._region is None:
-            return self.scale * self._fresh(count)
-        return self._region.points(count, rows)
+    def _points(self, count: int) -> Array:
+        """Where to ask for the next layer."""
+        return self.scale * self._fresh(count) if self._region is None else self._region.points(count)
 
     @property
     def _to_layer(self) -> Array:
@@ -163,12 +160,12 @@ class Ascent:
         """Ask until the dual vectors of all units are found, as many points again as are worth it."""
         back = None if self._region is None else np.linalg.pinv(self._to_layer)
         self._answered(self._points(_FIRST))
-        tried = 0
+        tried, known = 0, None
         while True:
             here = self.here
             jacobians = here.jacobians if back is None else here.jacobians @ back
             points = here.points if back is None else here.points @ self._to_layer.T
-            search = DualSearch(points, jacobians, self.noise.relative)
+            search = DualSearch(points, jacobians, self.noise.relative, known, random=back is None)
             if not search.rank:
                 raise Halted("all Jacobians are zero")
             if self._region is not None:
@@ -183,11 +180,11 @@ class Ascent:
             layer = search.run(self.rng)
             if layer is not None:
                 return layer
-            tried += 1
-            hopeless = 2 * len(search.missing()) > search.rank  # as where answers are rounded
+            tried, known = tried + 1, search.duals
+            hopeless = 2 * len(search.missing()) > search.rank  # its units hardly switch where all below are on
             if hopeless or tried > _ROUNDS[len(self.layers) > 0]:
                 raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
-            self._answered(self._points(ceil(_MORE * len(here.points)), search.missing()))
+            self._answered(self._points(ceil(_MORE * len(here.points))))
 
     def _answered(self, points: Array) -> tuple[Array, Answer]:
         """Ask, and keep what could be answered."""
@@ -229,18 +226,39 @@ class Ascent:
         biases = [-thresholds[0]]
         for layer, lower, upper in zip(self.layers[1:], thresholds[:-1], thresholds[1:], strict=True):
             biases.append(-upper + layer.rows @ lower)
-        weights = (*(layer.rows for layer in self.layers), outputs)
-        known = Layers(weights[:-1], tuple(biases))
-        offset = np.zeros(len(outputs))
+        known = Layers(tuple(layer.rows for layer in self.layers), tuple(biases))
+        network = self._finished(known, outputs)
+        self.layers[0] = replace(self.layers[0], above=-network.biases[0], below=-network.biases[0])
+        return network
+
+    def _finished(self, known: Layers, outputs: Array) -> Network:
+        """All biases by least squares, and units of the last hidden layer that only unexplained answers show."""
         allowed = 10 * self._constant
-        for _ in range(_BIASES):
-            found, explained = _biases(known, outputs, self.seen, allowed)
-            *parts, offset = np.split(found, np.cumsum(known.widths))
-            known = Layers(known.rows, tuple(parts))
-            if explained.all():
+        while True:
+            for _ in range(_BIASES):
+                found, explained = _biases(known, outputs, self.seen, allowed)
+                *parts, offset = np.split(found, np.cumsum(known.widths))
+                known = Layers(known.rows, tuple(parts))
+                if explained.all():
+                    break
+            self._whole = known, outputs
+            more = self._unseen(known, outputs, offset, ~explained)
+            if more is None:
+                self._explained = bool(explained.all())
                 break
-        self.layers[0] = replace(self.layers[0], above=-known.biases[0], below=-known.biases[0])
+            rows, biases = np.vstack([known.rows[-1], more.row]), np.append(known.biases[-1], more.bias)
+            known, outputs = known.below.with_layer(rows, biases), np.column_stack([outputs, more.output])
+        weights = (*known.rows, outputs)
         return Network(weights, (*known.biases, offset), self.offer.inputs, values=self.offer.values)
+
+    def _unseen(self, known: Layers, outputs: Array, offset: Array, wrong: Mask) -> MissingUnit | None:
+        """A unit of the last hidden layer that was off wherever all units below are on."""
+        last = Shallow(
+            np.zeros((len(outputs), known.rows[-1].shape[1])), offset, outputs.T, known.rows[-1], known.biases[-1]
+        )
+        seen = self.seen.points[wrong], self.seen.values[wrong], self.seen.jacobians[wrong]
+        units = [unit for unit in left_over(known.below, last, *seen, self._constant) if unit.shown.all()]
+        return max(units, key=lambda unit: len(unit.members), default=None)
 
 
 def _biases(known: Layers, outputs: Array, seen: Seen, allowed: float) -> tuple[Array, NDArray[np.bool_]]:

@@ -59,9 +59,15 @@ class DualSearch:
     """Looks for the dual vectors of one layer in N Jacobians (N×K×m) at ``points`` N×m.
 
     relative: the rounding of one number
+    known: dual vectors that fewer Jacobians have shown
+    random: whether points are far apart, so that part of a Jacobian hardly ever returns in another
+    equations: the ranks of all Jacobians together, of those that add something: ``rank`` of them at points where a unit
+        is off determine its dual vector
     """
 
-    def __init__(self, points: Array, jacobians: Array, relative: float) -> None:
+    def __init__(
+        self, points: Array, jacobians: Array, relative: float, known: Array | None = None, *, random: bool = True
+    ) -> None:
         N, K, m = jacobians.shape
         left, sizes, basis = np.linalg.svd(jacobians.reshape(N * K, m), full_matrices=False)
         self.rank = int((sizes > _ROUNDING * relative * float(sizes.max(initial=0))).sum())
@@ -73,15 +79,14 @@ class DualSearch:
         self._coarse = max(_COARSE, self._tight / 10)
         shown = np.linalg.svd(self._blocks, compute_uv=False) if self.rank else np.zeros((N, K))
         self._alive = shown[:, 0] > self._coarse if self.rank else np.zeros(N, dtype=bool)
-        # A Jacobian that was seen before is no further equation.
-        self._ranks = np.where(_first(self._blocks.reshape(N, -1), self._coarse), (shown > self._coarse).sum(axis=1), 0)
+        self._shown = (shown > self._coarse).sum(axis=1)
+        new = _new_equations(self._blocks, self._shown, self._tight * _ROUNDING / _LEFT)
+        self._ranks = np.where(new > 0, self._shown, 0) if random else new
+        self.equations = int(self._shown[new > 0].sum())
         self._seen: set[bytes] = set()
         self._found: list[tuple[Array, Mask]] = []
-
-    @property
-    def equations(self) -> int:
-        """The ranks of all Jacobians together: a unit is determined by ``rank`` of them at points where it is off."""
-        return int(self._ranks.sum())
+        for vector in [] if known is None else known @ self.basis.T * self._sizes:
+            self._grow(vector / np.linalg.norm(vector))
 
     def run(self, rng: np.random.Generator) -> PatternLayer | None:
         """The layer, if all its units are found and their signs prove them."""
@@ -91,7 +96,7 @@ class DualSearch:
         while rounds <= min(_MOST, _IDLE + 2 * last) and len(self._found) <= _FLOOD * self.rank:
             rounds += 1
             before = len(self._found)
-            subsets = [self._subset(order, rng) for order in self._orders(alive, rng)]
+            subsets = [self._subset(order, least) for order, least in self._orders(alive, rng)]
             if any(subset is None for subset in subsets):
                 return None
             chosen = np.array(subsets, dtype=np.float64)
@@ -107,6 +112,12 @@ class DualSearch:
                     return layer
         return None
 
+    @property
+    def duals(self) -> Array:
+        """The dual vectors found so far."""
+        found = np.array([vector for vector, _ in self._found]).reshape(-1, self.rank)
+        return np.asarray(found / self._sizes @ self.basis)
+
     def missing(self) -> Array:
         """The rows that are left are combinations of these: they are orthogonal to the dual vectors found so far."""
         found = np.array([vector for vector, _ in self._found]).reshape(-1, self.rank)
@@ -114,31 +125,33 @@ class DualSearch:
         left: Array = right[int((sizes > _DEPENDENT).sum()) :] * self._sizes @ self.basis
         return left
 
-    def _orders(self, alive: NDArray[np.intp], rng: np.random.Generator) -> list[NDArray[np.intp]]:
-        """These points in several orders, of which the first ones may share a unit that is off.
+    def _orders(self, alive: NDArray[np.intp], rng: np.random.Generator) -> list[tuple[NDArray[np.intp], float]]:
+        """These points in several orders, of which the first ones may share a unit that is off; so many at least.
 
-        Those are far out on one side of a random combination of the rows that are left.
+        Those are far out on one side of a random combination of the rows that are left. Many of them leave no null
+        vectors of units that are on at some.
         """
         left, orders = self.missing(), []
         for i in range(_ROUND):
-            signals = rng.standard_normal(len(self._points))
+            signals, least = rng.standard_normal(len(self._points)), 1.0
             if i % 2 and len(left):
                 along = self._points @ (rng.standard_normal(len(left)) @ left)
                 signals = along + _BLUR * rng.uniform() * along.std() * signals
-            orders.append(alive[np.argsort(signals[alive])])
+                least = float(rng.uniform(1, len(alive))) if i % 4 == 3 else least
+            orders.append((alive[np.argsort(signals[alive])], least))
         return orders
 
-    def _subset(self, order: NDArray[np.intp], rng: np.random.Generator) -> Array | None:
+    def _subset(self, order: NDArray[np.intp], least: float) -> Array | None:
         """Points that leave few null vectors besides those of units that are off at all of them; N, 0 or 1."""
         K = self._blocks.shape[1]
-        equations = np.cumsum(self._ranks[order])
+        equations = np.cumsum(self._shown[order])
         count = int(np.searchsorted(equations, self.rank, side="right"))
         free = self.rank - (int(equations[count - 1]) if count else 0)
         count += free > K - 2 or self.rank <= _SMALL
         if count + 2 > len(order):
             return None
         chosen = np.zeros(len(self._ranks))
-        chosen[order[:count]] = 1.0
+        chosen[order[: max(count, int(least))]] = 1.0
         return chosen
 
     def _separate(self, null: Array, chosen: Mask, grams: Array) -> None:
@@ -159,17 +172,22 @@ class DualSearch:
         # Of the points that are left the least, as many as determine the vector: others may be close to it by chance.
         order = np.argsort(left)
         order = order[: int(np.searchsorted(np.cumsum(self._ranks[order]), _SPARE * self.rank + 1)) + 1]
-        close = np.sort(order).tobytes()
-        if left[order[-1]] > 10 * self._coarse or close in self._seen:
+        if left[order[-1]] > 10 * self._coarse or np.sort(order).tobytes() in self._seen:
             return
-        self._seen.add(close)
-        vector = np.linalg.svd(self._blocks[order].reshape(-1, self.rank))[2][-1]
+        sizes, right = self._fit(order)
+        if len(sizes) > 1 and sizes[-2] <= self._tight:  # one more unit is off there: it was on at others
+            order = np.flatnonzero(left <= 10 * self._coarse)
+            sizes, right = self._fit(order)
+        if np.sort(order).tobytes() in self._seen:
+            return
+        self._seen.add(np.sort(order).tobytes())
+        vector = right[-1]
         off = (self._left_by(vector) <= self._tight) & self._alive
         if off.tobytes() in self._seen or int(self._ranks[off].sum()) < _SPARE * self.rank + 1:
             return
         self._seen.add(off.tobytes())
-        _, sizes, right = np.linalg.svd(self._blocks[off].reshape(-1, self.rank), full_matrices=False)
-        if sizes[-1] > self._tight or (len(sizes) > 1 and sizes[-2] < _APART * max(sizes[-1], 1e-16)):
+        sizes, right = self._fit(np.flatnonzero(off))
+        if sizes[-1] > self._tight or (len(sizes) > 1 and sizes[-2] < max(_APART * sizes[-1], self._tight)):
             return
         left = self._left_by(right[-1])
         annihilated, others = left[off], left[~off & self._alive]
@@ -186,6 +204,11 @@ class DualSearch:
         system = side[:, None] * np.column_stack([points / np.abs(points).max(), np.ones(len(points))])
         parted = linprog(np.zeros(self.rank + 1), system, -np.ones(len(points)), bounds=(None, None), method="highs")
         return bool(parted.status == 0)
+
+    def _fit(self, at: NDArray[np.intp]) -> tuple[Array, Array]:
+        """Singular values and right singular vectors of these points' Jacobians."""
+        _, sizes, right = np.linalg.svd(self._blocks[at].reshape(-1, self.rank), full_matrices=False)
+        return sizes, right
 
     def _left_by(self, vector: Array) -> Array:
         result: Array = np.linalg.norm(self._blocks @ vector, axis=1)
@@ -218,14 +241,18 @@ class DualSearch:
         return PatternLayer(rows, below, above, signals > (below + above) / 2)
 
 
-def _first(blocks: Array, tolerance: float) -> Mask:
-    """N: which of these vectors are the first of their kind."""
-    squares = (blocks**2).sum(axis=1)
-    apart = squares[:, None] + squares - 2 * blocks @ blocks.T
-    # Squared differences are known to some rounding units of the squares.
-    same = apart <= tolerance**2 + 1e-12 * (squares[:, None] + squares)
-    found: Mask = ~np.tril(same, -1).any(axis=1)
-    return found
+def _new_equations(blocks: Array, ranks: NDArray[np.intp], tolerance: float) -> NDArray[np.intp]:
+    """N: by how much each Jacobian (of N×K×r, of these ranks) adds to any earlier one, where that can be seen.
+
+    Between points that differ in few units part of it returns; this part is no further equation.
+    """
+    new, width = ranks.copy(), blocks.shape[2]
+    for n in range(1, len(blocks)):
+        pairs = np.concatenate([blocks[:n], np.broadcast_to(blocks[n], blocks[:n].shape)], axis=1)
+        both = (np.linalg.svd(pairs, compute_uv=False) > tolerance).sum(axis=1)
+        returned = np.minimum(ranks[:n] + ranks[n], width) - both
+        new[n] = max(ranks[n] - int(returned.max()), 0)
+    return new
 
 
 def _mean(numbers: Array, where: Mask) -> Array:

@@ -102,22 +102,45 @@ def _majority(system: Array, target: Array, found: Array) -> Array:
 
 
 def hidden_switches(layers: Layers, fit: LastLayerFit, book: Book, tolerance: float) -> list[Sighting]:
-    """What the fit leaves of the gradient where it is wrong: w ⊗ row of a missing unit, times the features' slopes.
+    """Sightings of missing units in what the fit leaves where it is wrong: no kink needs to be crossed for these."""
+    wrong = (book.points[fit.wrong], book.values[fit.wrong], book.jacobians[fit.wrong])
+    found = []
+    for seen in left_over(layers, fit.last, *wrong, tolerance):
+        line = -1 - int(fit.wrong[seen.members[-1]]) - book.count * (len(seen.members) > 1)
+        found.append(Sighting(seen.row, seen.shown, seen.bias, -1, line, wrong[0][seen.members[-1]]))
+    return found
 
-    No kink needs to be crossed for these sightings. Points with the same w are of the same unit: together they show its
-    row also where each of them alone has more features on than can be told apart.
+
+@dataclass(frozen=True, eq=False)
+class MissingUnit:
+    """A unit that is on at these points: K output weights, its row where it is ``shown`` (length one), and its bias."""
+
+    output: Array
+    row: Array
+    shown: Mask
+    bias: float
+    members: list[int]
+
+
+def left_over(
+    layers: Layers, last: Shallow, points: Array, values: Array, jacobians: Array, tolerance: float
+) -> list[MissingUnit]:
+    """What the last hidden layer leaves of gradients: w ⊗ row of a missing unit, times the features' slopes.
+
+    Points with the same w are of the same unit: together they show its row also where each of them alone has more
+    features on than can be told apart.
     """
-    points, last = book.points[fit.wrong], fit.last
     features, slopes = layers.features(points), layers.feature_slopes(points)
-    rest = book.jacobians[fit.wrong] - last.jacobians(features) @ slopes
-    values = book.values[fit.wrong] - last.values(features)
+    rest = jacobians - last.jacobians(features) @ slopes
+    left = values - last.values(features)
     found = []
     for output, members in _groups(rest, tolerance):
         for some in [members, *([i] for i in members if len(members) > 1)]:
-            seen = _row(slopes[some], output @ rest[some], features[some], values[some] @ output, tolerance)
+            seen = _row(slopes[some], output @ rest[some], features[some], left[some] @ output, tolerance)
             if seen is not None:
-                line = -1 - int(fit.wrong[some[-1]]) - book.count * (len(some) > 1)
-                found.append(Sighting(*seen, -1, line, points[some[-1]]))
+                size, row, shown, bias = seen
+                sign = 1.0 if np.sum(features[some] @ row + bias) > 0 else -1.0
+                found.append(MissingUnit(sign * size * output, sign * row, shown, sign * bias, some))
                 if some is members:
                     break
     return found
@@ -142,10 +165,10 @@ def _groups(rest: Array, tolerance: float) -> list[tuple[Array, list[int]]]:
 
 def _row(
     slopes: Array, normals: Array, features: Array, values: Array, tolerance: float
-) -> tuple[Array, Mask, float] | None:
-    """The row of length one whose slopes (n×h×m) make these normals (n×m) and whose signals these values.
+) -> tuple[float, Array, Mask, float] | None:
+    """The row whose slopes (n×h×m) make these normals (n×m) and whose signals these values.
 
-    Also on which features it is determined, and the bias; None if no row makes them.
+    Its length, it at length one, on which features it is determined, and the bias; None if no row makes them.
     """
     weight = 1 / (1 + np.linalg.norm(features, axis=1))
     sloped = np.concatenate(slopes.transpose(0, 2, 1))
@@ -160,7 +183,7 @@ def _row(
     size = float(np.linalg.norm(found[:-1][determined[:-1]]))
     if not determined[-1] or size == 0:
         return None
-    return np.where(determined[:-1], found[:-1], 0.0) / size, determined[:-1], float(found[-1]) / size
+    return size, np.where(determined[:-1], found[:-1], 0.0) / size, determined[:-1], float(found[-1]) / size
 
 
 def assembled(layers: Layers, last: Shallow, book: Book, offer: Offer, tolerance: float) -> Network:

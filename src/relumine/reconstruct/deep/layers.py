@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
 
 from relumine.oracle.base import Array
 
@@ -44,6 +45,14 @@ class Layers:
         for rows, biases in zip(self.rows, self.biases, strict=True):
             found.append((np.maximum(found[-1], 0) if found else points) @ rows.T + biases)
         return found
+
+    def inputs(self, signals: Array, rng: np.random.Generator) -> Array:
+        """n×d: inputs at which the last layer has these signals; nearly, if that takes features that are negative."""
+        for i in range(len(self) - 1, 0, -1):
+            features = np.array([nnls(self.rows[i], signal)[0] for signal in signals - self.biases[i]])
+            off = -features.mean() * rng.exponential(size=features.shape)  # no unit is to be on its boundary
+            signals = np.where(features > 0, features, off)
+        return np.asarray(np.linalg.lstsq(self.rows[0], (signals - self.biases[0]).T)[0].T, dtype=np.float64)
 
     def features(self, points: Array) -> Array:
         """n×h: the outputs of the last known layer; the points themselves if there is none."""

@@ -10,6 +10,7 @@ from relumine.oracle.base import Answer, Array, Oracle
 from relumine.oracle.metering.metered import Metered, metered
 from relumine.reconstruct.deep.ascent import FEWEST, Ascent, Halted
 from relumine.reconstruct.deep.growth import Growth
+from relumine.reconstruct.deep.layers import Layers
 from relumine.reconstruct.deep.search import Search
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.result import Evidence, Outcome, Reconstruction, Stop, attempt
@@ -22,6 +23,8 @@ _POINTS, _FEWER = 300, 3
 # Attempts at growing after a comparison failed, and wrong points that are traced in each.
 _ATTEMPTS = 8
 _TRACES = 3
+# Wrong points that are asked at once for a missing unit of the last hidden layer.
+_SHOWN = 2
 # A network that misses no compared point by more than this part of the tolerance needs no polishing.
 _CLOSE = 0.05
 # First-layer signals of the points that are to show rare units are spread by so many powers of e.
@@ -112,10 +115,13 @@ class _DeepRun:
             if network is None:
                 raise Stop(Outcome.INCOMPLETE, self.growth.report())
             self._compare(network)
+            wrong = self._wrong(network)
             if self._misses(network).max(initial=0) > _CLOSE * self._tolerance:
-                network = _without_idle(self.search.polished(network), self._tolerance)
+                polished = _without_idle(self.search.polished(network), self._tolerance)
+                # A network that misses a unit is spoilt by answers that show it.
+                if len(self._wrong(polished)) <= len(wrong):
+                    network, wrong = polished, self._wrong(polished)
             self.network = network
-            wrong = np.flatnonzero(self._misses(network) > self._tolerance)
             if not len(wrong):
                 wrong = self._met_elsewhere(network)
             if not len(wrong):
@@ -149,10 +155,10 @@ class _DeepRun:
         """The network by activation patterns once more, with answers at some of the points where it is wrong."""
         if self.ascent is None:
             return None
-        worst = wrong[np.argsort(-self._misses(network)[wrong], kind="stable")[:_TRACES]]
+        some = self.rng.permutation(wrong)[:_SHOWN]
         try:
             with self.meter.phase("patterns"):
-                mended = self.ascent.mended(self.comparison.points[worst])
+                mended = self.ascent.mended(self.comparison.points[some])
         except Halted:
             mended = None
         if mended is None:
@@ -185,25 +191,29 @@ class _DeepRun:
         if not len(found.wrong):
             return np.empty(0, dtype=np.intp)
         self.comparison.add(found.points, self.search.as_logits(Answer(found.values)).values)
-        wrong = np.flatnonzero(self._misses(network) > self._tolerance)
+        wrong = self._wrong(network)
         if not len(wrong):
             raise Stop(Outcome.NOT_VERIFIED, "the clone differs where the probabilities are saturated")
         return wrong
 
     def _spread(self, network: Network, count: int) -> Array:
-        """Points at which few or many first-layer units are on, by much or by little, and those at which one is alone.
+        """Points at which few or many units of a layer are on, by much or by little, and those at which one is alone.
 
-        Rare units show at some: one of the second layer, where what it has a positive weight for is on alone.
+        Rare units show at some: one of the next layer, where what it has a positive weight for is on alone.
         """
         if not network.hidden or self.search.offer.box is not None:
             return self.comparison.fresh(count)
-        units = network.hidden[0]
+        found = [self._reaching(network, depth, count) for depth in range(max(len(network.hidden) - 1, 1))]
+        return self.comparison.representable(np.concatenate(found))
+
+    def _reaching(self, network: Network, depth: int, count: int) -> Array:
+        """The same for one layer: inputs for signals of any signs, all units below on if that can be."""
+        units = network.hidden[depth]
         on = self.rng.uniform(size=(count, units)) < self.rng.uniform(size=(count, 1))
         on = np.concatenate([on, np.eye(units, dtype=bool)])
         signals = np.exp(_SPREAD * self.rng.standard_normal(on.shape) + _ALONE * (on.sum(axis=1, keepdims=True) == 1))
-        signals = np.where(on, signals, -signals) - network.biases[0]
-        points: Array = np.linalg.lstsq(network.weights[0], signals.T, rcond=None)[0].T.astype(np.float64)
-        return self.comparison.representable(points)
+        known = Layers(network.weights[: depth + 1], network.biases[: depth + 1])
+        return known.inputs(np.where(on, signals, -signals), self.rng)
 
     def _misses(self, network: Network) -> Array:
         """n: the largest difference at each compared point, relative to the larger of its answer and the usual one."""
@@ -211,6 +221,9 @@ class _DeepRun:
         usual = float(np.abs(answers[: self.gaussian]).max(initial=0)) or 1.0
         result: Array = np.abs(network.logits(self.comparison.points) - answers).max(axis=1, initial=0)
         return np.asarray(result / np.maximum(usual, np.abs(answers).max(axis=1, initial=0)))
+
+    def _wrong(self, network: Network) -> NDArray[np.intp]:
+        return np.flatnonzero(self._misses(network) > self._tolerance)
 
     # -- tracing
 

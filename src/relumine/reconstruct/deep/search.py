@@ -23,7 +23,7 @@ from relumine.reconstruct.verification.domain import Domain
 # How far out a whole line is searched. A kink lies beyond T with probability 2/(πT).
 _FAR = 1e3
 # Neighbours this close lie in one cell nearly always; a smooth function still changes visibly between them.
-_NEAR = {"float64": 1e-5, "float32": 1e-3}
+_NEAR = {"float64": 1e-5, "float32": 1e-4}
 
 # Pairs of neighbours that are asked first, and at most, if they are all the same.
 _STARTS, _MOST_STARTS = 3, 12

@@ -14,7 +14,10 @@ from relumine.reconstruct.tensor.observations import Observations
 from relumine.reconstruct.tensor.search import TensorSearch
 
 # Whether one hidden layer is left is decided after this many answers, and after multiples of the inputs per output.
-_ANSWERS, _PER_OUTPUT, _AGAIN = 16, 2, 4
+_ANSWERS, _PER_OUTPUT, _AGAIN = 32, 2, 4
+# If it is, and has no more units than inputs, units show after so many answers beyond the inputs per output; each that
+# does is worth so many more: two answers of a deeper network may happen to differ by one unit.
+_FIRST, _PER_UNIT = 8, 3
 
 
 class Top:
@@ -33,29 +36,19 @@ class Top:
         tolerance: float,
     ) -> None:
         self._ask, self._region, self._noise, self._rng, self._tolerance = ask, region, noise, rng, tolerance
-        self._left = 0
+        self._left = self._enough = 0
         self._search: TensorSearch | None = None
 
     def found(self, outputs: int) -> Shallow | None:
         """The layer, if what remains has one hidden layer and no linear term."""
-        self._left = _ANSWERS + _PER_OUTPUT * len(self._region.to_layer) // outputs
+        inputs = len(self._region.to_layer)
+        self._left, self._enough = _ANSWERS + _PER_OUTPUT * inputs // outputs, _FIRST + inputs // outputs
         try:
             points, answer = self._asked(self._fresh(1))
             while not len(points):  # saturated probabilities tell nothing
                 points, answer = self._asked(self._fresh(1))
             first = Observations(points, answer.values, answer.jacobians, self._noise)
             self._search = TensorSearch(self._asked, self._fresh, self._near, first, self._rng)
-            return self._plain(self._search)
-        except (Stop, np.linalg.LinAlgError):
-            return None
-
-    def mended(self, wrong: Array) -> Shallow | None:
-        """The layer again, with units that show where it was wrong at these inputs."""
-        if self._search is None:
-            return None
-        self._left += _ANSWERS
-        try:
-            self._search.gather(self._region.lifted(wrong) @ self._region.inward.T)
             return self._plain(self._search)
         except (Stop, np.linalg.LinAlgError):
             return None
@@ -85,7 +78,12 @@ class Top:
 
     def _asked(self, places: Array) -> tuple[Array, Answer]:
         self._left -= len(places)
-        if self._left < 0:
+        search = self._search
+        if self._left < 0 or (
+            search is not None
+            and len(search.seen) > self._enough + _PER_UNIT * len(search.units)
+            and search.unexplained(search.main)
+        ):
             raise Stop(Outcome.NOT_THIS_CLASS)
         points, answer = self._ask(places @ self._region.lift.T)
         return points @ self._region.inward.T, Answer(answer.values, answer.jacobians @ self._region.lift)
