@@ -157,6 +157,16 @@ class HeadRun(OrdinaryRun):
             with self.meter.phase("search"):
                 self._learn(self._unused[asked])
 
+    def _gather(self) -> None:
+        """Ask inputs in their order as long as a further one tells units apart: those that contradict tell more."""
+        while not self._enough:
+            before, asked = self._units, len(self._head.asked)
+            if not len(points := self._next(self._searched.missing(self._left))):
+                return
+            self._learn(points)
+            if 0 < before == self._units and len(self._head.asked) > asked:
+                return
+
     def _among(self, points: Array) -> NDArray[np.bool_]:
         """Which inputs to come are these."""
         return np.asarray((self._unused[:, None] == points).all(axis=2).any(axis=1))

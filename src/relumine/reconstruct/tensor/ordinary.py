@@ -88,15 +88,16 @@ class OrdinaryRun(TensorRun):
 
     def _gather(self) -> None:
         """Ask inputs until nearly all is explained, none is left, or more units switch than can be told apart."""
-        search = self._searched
-        while True:
-            left = self._left
-            enough = len(search.main.members) >= 2 and (not left or left[-1] <= _FEW)
-            if enough or (left and left[-1] > search.dimension):
-                return
-            if not len(points := self._next(search.missing(left))):
+        while not self._enough:
+            if not len(points := self._next(self._searched.missing(self._left))):
                 return
             self._learn(points)
+
+    @property
+    def _enough(self) -> bool:
+        left = self._left
+        told = len(self._searched.main.members) >= 2 and (not left or left[-1] <= _FEW)
+        return told or bool(left and left[-1] > self._searched.dimension)
 
     def _learn(self, points: Array) -> None:
         """Ask here, and decompose what is left; every further input may part units that shared a pattern."""
