@@ -10,17 +10,7 @@ import numpy as np
 
 from relumine.audit.knowledge import leaves_values
 from relumine.audit.levels import LEVELS, Level, contained_in, values_beside
-from relumine.audit.result import (
-    MILESTONES,
-    Curve,
-    CurveKey,
-    Need,
-    Point,
-    Record,
-    Spread,
-    Status,
-    Usefulness,
-)
+from relumine.audit.result import MILESTONES, Curve, CurveKey, Need, Point, Record, Spread, Status, Usefulness
 from relumine.defend import parse
 
 # A curve is called "reached" from this agreement on.
@@ -87,19 +77,15 @@ def _curve(level: Level, defence: str, records: list[Record], stopped: str, usef
 
 def points_of(records: Collection[Record], level: str = "") -> tuple[Point, ...]:
     """At each budget the best attack of it and of smaller ones, from the first at which there is any clone."""
-    points = (
-        _point(budget, [one for one in records if one.case.budget <= budget], level) for budget in _budgets(records)
-    )
+    groups = _by_budget(records)
+    points = (_point(budget, [one for one in records if one.case.budget <= budget], level) for budget, _ in groups)
     return tuple(point for point in points if point is not None)
-
-
-def _budgets(records: Collection[Record]) -> list[int]:
-    return sorted({record.case.budget for record in records})
 
 
 def _by_budget(records: Collection[Record]) -> list[tuple[int, list[Record]]]:
     """From the smallest budget to the largest."""
-    return [(budget, [one for one in records if one.case.budget == budget]) for budget in _budgets(records)]
+    budgets = sorted({record.case.budget for record in records})
+    return [(budget, [one for one in records if one.case.budget == budget]) for budget in budgets]
 
 
 def _own(records: Collection[Record], level: str) -> list[Record]:

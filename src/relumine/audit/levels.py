@@ -13,7 +13,7 @@ import numpy as np
 from relumine.defend import LabelOnly, SmoothGradDefence, TopClass
 from relumine.errors import MisuseError
 from relumine.explain.map_kind import MapKind, Smoothing
-from relumine.oracle.base import Answer, Array, Offer, Oracle, checked_answer, checked_inputs, joined
+from relumine.oracle.base import Answer, Array, InFront, Offer, Oracle, checked_answer, checked_inputs, joined
 from relumine.oracle.logits import probabilities_of
 from relumine.oracle.predictor import PredictorOracle
 
@@ -71,54 +71,39 @@ class Level:
             return None
 
 
-@dataclass(frozen=True, eq=False)
-class ValuesOnly:
+class ValuesOnly(InFront):
     """Answers values, no gradients; ``probabilities`` puts a softmax (one output: a sigmoid) behind logits."""
 
-    oracle: Oracle
-    probabilities: bool = False
-
-    @property
-    def offer(self) -> Offer:
-        """The offer of the oracle inside, without gradients."""
-        inside = self.oracle.offer
-        return replace(inside, gradients="none", values="probabilities" if self.probabilities else inside.values)
+    def __init__(self, oracle: Oracle, *, probabilities: bool = False) -> None:
+        values = "probabilities" if probabilities else oracle.offer.values
+        super().__init__(oracle, replace(oracle.offer, gradients="none", values=values))
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
-        values = self.oracle(rows, gradients=False).values
-        if self.probabilities and self.oracle.offer.values == "logits":
+        values = self._oracle(rows, gradients=False).values
+        if self.offer.values != self._oracle.offer.values:
             values = probabilities_of(values)
         return checked_answer(self.offer, len(rows), Answer(values), gradients=False)
 
 
-@dataclass(frozen=True, eq=False)
-class Integrated:
+class Integrated(InFront):
     """Answers integrated gradients from the origin: x ⊙ ∫₀¹ ∇f(αx) dα, by Gauss–Legendre quadrature."""
-
-    oracle: Oracle
-    steps: int = INTEGRATION_STEPS
-
-    @property
-    def offer(self) -> Offer:
-        """The same as that of the oracle inside."""
-        return self.oracle.offer
 
     def __call__(self, inputs: Array, *, gradients: bool) -> Answer:
         rows = checked_inputs(self.offer, inputs, gradients=gradients)
         if not gradients:
-            return self.oracle(rows, gradients=False)
-        numbers = self.steps * self.offer.gradient_rows * self.offer.dimension
+            return self._oracle(rows, gradients=False)
+        numbers = INTEGRATION_STEPS * self.offer.gradient_rows * self.offer.dimension
         at_once = max(1, _NUMBERS_AT_ONCE // numbers)
         parts = [self._integrated(rows[i : i + at_once]) for i in range(0, len(rows), at_once)]
         return joined(self.offer, parts, gradients=True)
 
     def _integrated(self, rows: Array) -> Answer:
-        nodes, weights = np.polynomial.legendre.leggauss(self.steps)
+        nodes, weights = np.polynomial.legendre.leggauss(INTEGRATION_STEPS)
         points = rows[:, None] * ((1 + nodes) / 2)[:, None]
-        maps = self.oracle(points.reshape(-1, rows.shape[1]), gradients=True).jacobians
-        average = np.einsum("p,nprd->nrd", weights / 2, maps.reshape(len(rows), self.steps, *maps.shape[1:]))
-        return Answer(self.oracle(rows, gradients=False).values, rows[:, None] * average)
+        maps = self._oracle(points.reshape(-1, rows.shape[1]), gradients=True).jacobians
+        average = np.einsum("p,nprd->nrd", weights / 2, maps.reshape(len(rows), INTEGRATION_STEPS, *maps.shape[1:]))
+        return Answer(self._oracle(rows, gradients=False).values, rows[:, None] * average)
 
 
 def _label(oracle: Oracle, _: Setting) -> Oracle:
@@ -182,13 +167,7 @@ LEVELS: dict[str, Level] = {
         ),
         Level("logits", "logits", "", lambda offer: offer.values == "logits", lambda oracle, _: ValuesOnly(oracle)),
         Level("values", "values", "", lambda offer: offer.values == "real", lambda oracle, _: ValuesOnly(oracle)),
-        Level(
-            "top-gradient",
-            "gradient of the top class",
-            _OWN_VALUES,
-            _gradients,
-            lambda oracle, _: TopClass(oracle),
-        ),
+        Level("top-gradient", "gradient of the top class", _OWN_VALUES, _gradients, lambda oracle, _: TopClass(oracle)),
         Level("gradients", "gradients of all classes", _OWN_VALUES, _all_outputs, lambda oracle, _: oracle),
         Level("smoothgrad", "SmoothGrad of all classes", _OWN_VALUES, _all_outputs, _smoothgrad, True, _SMOOTHED),
         Level(

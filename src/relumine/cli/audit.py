@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from relumine.cli import options
-from relumine.cli.exits import (
-    DONE,
-    GATE_FAILED,
-    INCONCLUSIVE,
-    INTERRUPTED,
-    errors_as_messages,
-    no_folder_left,
-    say,
-)
+from relumine.cli.exits import DONE, GATE_FAILED, INCONCLUSIVE, INTERRUPTED, errors_as_messages, no_folder_left, say
 from relumine.cli.options import option
 from relumine.errors import MisuseError
 

@@ -35,8 +35,9 @@ _ROUNDING, _DIGITS = 64, 8
 _CONTRADICTIONS = 3
 # A probability closer than this to 0 or 1 tells little but the class. Where fewer than so many answers tell more, or
 # none at some scale, as many are asked for at boundaries of the clone's classes, between some of these points, halved
-# to rounding.
-_SATURATED, _TOLD, _TRIED, _HALVINGS = 1e-3, 8, 200, 50
+# to rounding; four times as many where hardly any answer tells more: of 8 such points all missed a unit that flipped
+# one class in a hundred.
+_SATURATED, _TOLD, _SILENT, _TRIED, _HALVINGS = 1e-3, 8, 4, 200, 50
 # Fewer answers than this do not tell by themselves how much answers vary; predictions at _DRAWS points do.
 _FEW, _DRAWS = 10, 50
 # Coordinates whose slopes differ by more are compared at so many points at which they do not; smaller ones keep seven
@@ -100,7 +101,8 @@ def met(
         found.append(gaps(clone, oracle.offer, points, values, size(points), noise, hidden))
     told = [int(_telling(oracle.offer, values).sum()) for values in answers]
     if isinstance(clone, Network) and (sum(told) < _TOLD or not all(told)) and len(found) == len(places) > 1:
-        places.append(domain.representable(_between_classes(clone, domain.near_and_far(_TRIED, rng), rng)))
+        count = _TOLD if sum(told) >= _TOLD else _SILENT * _TOLD
+        places.append(domain.representable(_between_classes(clone, domain.near_and_far(_TRIED, rng), count, rng)))
         answers.append(oracle(places[-1], gradients=False).values)
         # Where classes are equally likely logits are sums of large numbers, and rounded as these are.
         further = np.maximum(1.0, np.abs(places[-1]).max(axis=1) / np.abs(places[0]).max())
@@ -135,15 +137,15 @@ def _telling(offer: Offer, answers: Array) -> NDArray[np.bool_]:
     return np.asarray(np.abs(answers - 0.5).min(axis=1) < 0.5 - _SATURATED)
 
 
-def _between_classes(clone: Network, points: Array, rng: np.random.Generator) -> Array:
-    """Points at which a clone is undecided, between such of these that it puts in different classes; few or none."""
+def _between_classes(clone: Network, points: Array, count: int, rng: np.random.Generator) -> Array:
+    """Up to so many points at which a clone is undecided, between such of these that it puts in different classes."""
 
     def classes(at: Array) -> Array:
         logits = clone.logits(at)
         return np.asarray(logits.argmax(axis=1) if logits.shape[1] > 1 else logits[:, 0] > 0)
 
     pairs = rng.permutation(len(points)).reshape(2, -1)
-    one, other = points[pairs[:, classes(points[pairs[0]]) != classes(points[pairs[1]])][:, :_TOLD]]
+    one, other = points[pairs[:, classes(points[pairs[0]]) != classes(points[pairs[1]])][:, :count]]
     own = classes(one)
     for _ in range(_HALVINGS):
         middle = (one + other) / 2
