@@ -91,7 +91,7 @@ class _PartlyFrozen(nn.Conv2d):
         assert bias is not None
         weight = weight * learns + weight.detach() * (1 - learns)
         bias = bias * learns.flatten() + bias.detach() * (1 - learns.flatten())
-        result: Tensor = self._conv_forward(inputs, weight, bias)  # type: ignore[no-untyped-call]
+        result: Tensor = self._conv_forward(inputs, weight, bias)
         return result
 
 
