@@ -9,8 +9,12 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import relumine as rl
+from relumine.audit.attacks import attacks_for
+from relumine.cli import app
+from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Stage
 from relumine.targets import load_target
@@ -146,3 +150,61 @@ def test_a_hidden_layer_behind_features_that_are_often_off_is_recovered():
     assert result.hidden == (3, 12)
     truth = oracle_of(module)(fresh(), gradients=False).values
     np.testing.assert_allclose(result.predict(fresh()), truth, atol=1e-6)
+
+
+def of_one_layer(seed: int, **convolution: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layers = [nn.Conv2d(1, 3, 3, **convolution), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.LazyLinear(10)]
+        module = nn.Sequential(*layers).double().eval()
+        module(torch.zeros(1, *SHAPE, dtype=torch.float64))
+    return module
+
+
+@pytest.mark.parametrize("convolution", [{"padding": 1}, {}])
+def test_an_unknown_architecture_is_told(convolution):
+    module = of_one_layer(1, **convolution)
+    result = rl.Convolutional()(oracle_of(module), rng=0)
+    assert result.outcome is rl.Outcome.RECOVERED, result.evidence.remark
+    first, _, pool = result.to_torch().features[:3]
+    assert (first.kernel_size, first.padding, pool.kernel_size) == ((3, 3), module[0].padding, (2, 2))
+    truth = oracle_of(module)(fresh(), gradients=False).values
+    np.testing.assert_allclose(result.predict(fresh()), truth, atol=1e-6)
+
+
+def test_auto_tells_images_apart_from_rows():
+    images = rl.Auto()(oracle_of(of_one_layer(2, padding=1)), rng=0)
+    assert images.outcome is rl.Outcome.RECOVERED
+    assert any(phase.startswith("convolutions: ") for phase in images.spent.phases)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Sequential(nn.Flatten(), nn.Linear(144, 12), nn.ReLU(), nn.Linear(12, 10)).double()
+    rows = rl.Auto()(oracle_of(layers), rng=0)
+    assert rows.outcome is rl.Outcome.RECOVERED
+    assert rows.hidden == (12,)
+    asked = sum(n.gradient_queries for phase, n in rows.spent.phases.items() if phase.startswith("convolutions: "))
+    assert 0 < asked < 20
+
+
+def test_one_command_writes_the_layers(tmp_path):
+    written = tmp_path / "clone.onnx"
+    export = {"input_names": ["input"], "dynamic_axes": {"input": {0: "batch"}}, "dynamo": False}
+    torch.onnx.export(of_one_layer(3, padding=1).float(), (torch.zeros(2, *SHAPE),), tmp_path / "model.onnx", **export)
+    told = ["--method", "convolutional", "--architecture", str(tmp_path / "model.onnx")]
+    for options in ([], told):
+        result = CliRunner().invoke(app, ["reconstruct", str(tmp_path / "model.onnx"), "-o", str(written), *options])
+        assert result.exit_code == 0, result.output
+        assert {node.op_type for node in onnx.load(written).graph.node} >= {"Conv", "MaxPool", "Gemm"}
+        written.unlink()
+    result = CliRunner().invoke(app, ["reconstruct", str(tmp_path / "model.onnx"), *told[2:]])
+    assert result.exit_code == 2
+    assert "--architecture belongs to --method convolutional" in result.output
+
+
+def test_the_audit_attacks_images():
+    oracle = oracle_of(of_one_layer(1, padding=1))
+    (attack,) = (one for one in attacks_for("gradients", oracle.offer) if one.key.name == "exact, convolutional")
+    images = fresh().reshape(-1, *SHAPE)
+    assert attack(Metered(oracle, budget=500), 500, 0, images).outcome is rl.Outcome.RECOVERED
+    few = attack(Metered(oracle, budget=10), 10, 0, images)
+    assert few.outcome is rl.Outcome.BUDGET_EXHAUSTED

@@ -10,5 +10,8 @@ linear in its kernel, with coefficients that the layers below give. So:
 3. channels.py puts sightings of the same channel together: weight sharing makes one vector fit all of them.
 4. features.py expresses answers in the features of the convolutional layers, and finds the row space they share.
 5. dense.py finds the dense layers there by the tensor of Jacobians (``relumine.reconstruct.tensor``).
-6. method.py compares the whole with the target.
+6. method.py compares the whole with the target. Where it stops, student.py fits a student that starts from what is
+   proved.
+
+An architecture that is not told is found by architecture.py, from where the rows of single units lie (patches.py).
 """

@@ -85,13 +85,8 @@ class ConvolutionalNetwork:
     def save(self, path: str | Path) -> Path:
         """Write .safetensors (with the layers in its metadata) or .onnx, in float32: runtimes convolve in no other."""
         layers = [_described(layer) for layer in self.front.layers]
-        about = {"inputs": self.inputs, "values": self.values, "layers": layers}
-        return export.written(path, self.parameters, {export.CONVOLUTIONAL: about}, self._write_onnx)
-
-    def _write_onnx(self, path: Path) -> None:
-        from relumine.reconstruct.export.torch import write_onnx
-
-        write_onnx(self.to_torch().float(), self.inputs, path)
+        about = {export.CONVOLUTIONAL: {"inputs": self.inputs, "values": self.values, "layers": layers}}
+        return export.save_module(path, lambda: self.to_torch().float(), self.inputs, self.parameters, about)
 
 
 def restored(about: Mapping[str, Any], arrays: Mapping[str, Array]) -> ConvolutionalNetwork:

@@ -61,6 +61,23 @@ def written(
     return path
 
 
+def save_module(
+    path: str | Path,
+    module: Callable[[], "torch.nn.Module"],
+    inputs: tuple[int, ...],
+    arrays: Mapping[str, np.ndarray],
+    about: Mapping[str, Any],
+) -> Path:
+    """Write the parameters of a clone that is a torch module of such inputs, or the module as .onnx."""
+
+    def as_onnx(place: Path) -> None:
+        from relumine.reconstruct.export.torch import write_onnx
+
+        write_onnx(module(), inputs, place)
+
+    return written(path, arrays, about, as_onnx)
+
+
 def check_writable(path: str | Path) -> None:
     """Raise now what ``save`` would raise later: before queries are spent, not after."""
     path = Path(path)

@@ -13,7 +13,6 @@ from relumine.errors import MisuseError
 from relumine.explain.methods import Of, outputs
 from relumine.oracle.base import Array, Offer
 from relumine.reconstruct import export
-from relumine.reconstruct.export.torch import write_onnx
 from relumine.reconstruct.result import Clone
 
 _ROWS_AT_ONCE = 500
@@ -63,7 +62,7 @@ class StudentClone(Clone):
 
     def save(self, path: str | Path) -> Path:
         """Write the parameters as .safetensors, or the module as .onnx."""
-        return export.written(path, self.parameters, {}, lambda place: write_onnx(self.to_torch(), self.inputs, place))
+        return export.save_module(path, self.to_torch, self.inputs, self.parameters, {})
 
 
 class _StandardisedInputs(nn.Module):
