@@ -7,5 +7,5 @@ search.py chooses the inputs, base_lines.py where these are many, walk.py where 
 (refinement.py keeps their digits); run.py leads and compares.
 
 smooth.py leads where units are not ReLUs: unfolding.py and rank_one.py find the terms, shape.py tells the
-activation, crossings.py sees units alone on far lines, gauss_newton.py polishes.
+activation (tabulated.py where none fits), crossings.py sees units alone on far lines, gauss_newton.py polishes.
 """

@@ -48,8 +48,9 @@ class TensorRun(TwoLayerRun):
     def _find(self) -> None:
         with self.meter.phase("calibrate"):
             seen = self._first()
-        beyond = self.offer.box is None and self.asker.link is None
-        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng, beyond=beyond)
+        far = self.offer.box is None
+        beyond = far and self.asker.link is None
+        self.search = TensorSearch(self._ask, self._fresh, self._near, seen, self.rng, far=far, beyond=beyond)
         with self.meter.phase("search"):
             self.search.run()
 

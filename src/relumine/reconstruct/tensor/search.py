@@ -77,7 +77,10 @@ class Cluster:
 
 
 class TensorSearch:
-    """Everything seen so far, the units that explain it, and what is left."""
+    """Everything seen so far, the units that explain it, and what is left.
+
+    far: whether inputs may be larger than fresh ones; beyond: whether they may lie opposite to these
+    """
 
     def __init__(
         self,
@@ -87,9 +90,10 @@ class TensorSearch:
         seen: Observations,
         rng: np.random.Generator,
         *,
+        far: bool = False,
         beyond: bool = False,
     ) -> None:
-        self._rng = rng
+        self._rng, self._anywhere = rng, far
         self._ask, self._fresh, self.near = ask, fresh, near
         self.seen = seen
         K, d = seen.jacobians.shape[1:]
@@ -374,7 +378,7 @@ class TensorSearch:
 
     def _as_far(self, places: list[int]) -> float:
         """How many times as far out as fresh inputs are: units that show there only are told apart there."""
-        if not places:
+        if not places or not self._anywhere:
             return 1.0
         sizes = np.linalg.norm(self.seen.points[places], axis=1) / np.linalg.norm(self.fresh_point())
         return float(np.median(sizes)) if np.median(sizes) > _FAR else 1.0
@@ -385,7 +389,7 @@ class TensorSearch:
         start = self.seen.points[0]
         places = self.add((start + t * (self.seen.points[line] - start))[None], self.main)
         self._through_base.add(places, line, t)
-        self._gathered += 1
+        self._gathered += len(places)
 
     def _distance(self, first: int, second: int) -> float:
         return float(np.linalg.norm(self.rest[second] - self.rest[first]))
