@@ -6,6 +6,7 @@ span the rows of all units, h + 3 values: fewer values than the network has para
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import sqrt
 
 import numpy as np
 
@@ -125,7 +126,7 @@ class DifferencesRun(TensorRun):
         self.comparison.scale = near.scale
 
     def _step(self, point: Array) -> float:
-        box, root = self.offer.box, float(len(point)) ** 0.5
+        box, root = self.offer.box, sqrt(len(point))
         if box is not None:
             return _STEP * (box[1] - box[0]) / 4 * root
         return _STEP * max(float(np.linalg.norm(point)), self.comparison.scale * root)
