@@ -90,7 +90,9 @@ class BudgetError(RelumineError):
 
 
 @contextmanager
-def translated(kind: type[RelumineError], words: str, end: str = "", *, file: object = None) -> Iterator[None]:
+def translated(
+    kind: type[RelumineError], words: str, end: str = "", *, file: object = None, named: bool = True
+) -> Iterator[None]:
     """Errors of other libraries as one of ours, in a line behind these words; ours pass, behind a ``file``'s name."""
     name = "" if file is None else f"{file}: "
     try:
@@ -100,4 +102,4 @@ def translated(kind: type[RelumineError], words: str, end: str = "", *, file: ob
             raise
         raise kind(f"{name}{error}") from error
     except Exception as error:
-        raise kind(f"{name}{words}{one_line(error)[:400]}{end}") from error
+        raise kind(f"{name}{words}{one_line(error, named=named)[:400]}{end}") from error

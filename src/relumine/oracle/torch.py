@@ -182,7 +182,7 @@ def _look(body: _Body, rows_at_once: int | None) -> _ModuleCheck:
 
 def _one_by_one(body: _Body, leaf: torch.Tensor) -> torch.Tensor:
     words = f"the module cannot take {body.dtype} inputs of shape {('n', *body.shape)}: "
-    with translated(MisuseError, words, "; check input_shape and dtype"):
+    with translated(MisuseError, words, "; check input_shape and dtype", named=False):
         return torch.cat([_as_matrix(body.outputs(row[None]), 1) for row in leaf])
 
 
