@@ -125,7 +125,7 @@ class DifferencesRun(TensorRun):
         self.comparison.scale = near.scale
 
     def _step(self, point: Array) -> float:
-        box, root = self.offer.box, len(point) ** 0.5
+        box, root = self.offer.box, float(np.sqrt(len(point)))
         if box is not None:
             return _STEP * (box[1] - box[0]) / 4 * root
         return _STEP * max(float(np.linalg.norm(point)), self.comparison.scale * root)
