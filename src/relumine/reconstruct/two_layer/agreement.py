@@ -13,6 +13,7 @@ from relumine.oracle.metering.metered import Metered
 from relumine.reconstruct.lines.shallow import Shallow, shallow_from_network
 from relumine.reconstruct.network import Network
 from relumine.reconstruct.noise import Noise
+from relumine.reconstruct.piecewise import named
 from relumine.reconstruct.polish.answers import Answers
 from relumine.reconstruct.polish.method import Polished, polished
 from relumine.reconstruct.result import Evidence, Outcome, Stop
@@ -151,6 +152,8 @@ class TwoLayerRun(ABC):
         for _ in range(1 if self.asker.blurred else _ROUNDS):
             clone = self.clone()
             assert clone is not None
+            # A hard tanh adds no two large numbers that cancel, as the two ReLUs do that it was found as.
+            clone = named(clone, self.noise.floor)
             with self.meter.phase("verify"):
                 self.met = met(clone, self.meter, self.domain, self.rng, allowed, self.noise.floor)
             if not len(wrong := self.met.wrong):
@@ -295,7 +298,7 @@ class TwoLayerRun(ABC):
         """The model with biases that meet the compared values best: where kinks lie far out they have fewer digits."""
         model, compared = self._model(), self.comparison
         sizes = np.abs(compared.answers).max(axis=1, initial=0)
-        usual = float(np.median(sizes)) if len(sizes) else 0.0
+        usual = float(np.median(sizes[sizes > 0])) if sizes.any() else 1.0
         near = sizes <= _REACH * usual
         if self.noise.floor > EXACT or not near.any() or near.sum() * model.outputs.size > _LARGE:
             return model
