@@ -11,7 +11,7 @@ import numpy as np
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.convolutional.layers import Geometry, Layer
-from relumine.reconstruct.convolutional.sightings import SAME, Sighting, unit_rows
+from relumine.reconstruct.convolutional.sightings import SAME, Sighting
 
 # A common vector of two subspaces is proved by so many more dimensions than they need.
 _MARGIN = 3
@@ -224,7 +224,6 @@ def _vote(geometry: Geometry, sighting: Sighting, channel: Channel) -> float:
     """+1 if the pre-activations around this max-pool are as they must be, −1 if they are so the other way around."""
     if geometry.stage.pool is None or geometry.stage.pool.kind != "max":
         return 0.0
-    weights = np.append(channel.kernel, channel.bias or 0.0)
     cells = geometry.cells[(geometry.cells == sighting.places[0]).any(axis=1)]
     if not len(cells):  # a window that would reach out of the grid is left out
         return 0.0
@@ -233,5 +232,6 @@ def _vote(geometry: Geometry, sighting: Sighting, channel: Channel) -> float:
     wanted = sighting.places if sighting.pooled else others
     if not wanted:
         return 0.0
-    values = [float(unit_rows(geometry, sighting.change.around, (i,))[:, -1] @ weights) for i in wanted]
-    return float(np.sign(np.mean(values))) * (1.0 if sighting.pooled else -1.0)
+    taps = geometry.taps[list(wanted)]
+    values = np.where(taps >= 0, sighting.change.around.values[taps], 0.0) @ channel.kernel + (channel.bias or 0.0)
+    return float(np.sign(values.mean())) * (1.0 if sighting.pooled else -1.0)

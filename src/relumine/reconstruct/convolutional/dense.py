@@ -24,6 +24,8 @@ _NOTHING = 1e-4
 _STRAIGHT = 1e-2
 # A feature was on so often, with each unit as at the first point and not, if its weights are well known.
 _BOTH = 2
+# An image that was made to show pairs of features and units is asked if it shows this part of all.
+_MANY = 2e-3
 # Signs of a unit that must be as its pattern says, beyond those by chance: weights not shown may still spoil some.
 _AGREE = 0.5
 # An answer contradicts a linear layer if its residual is this many times the median one. One of 60 that was on the
@@ -56,13 +58,17 @@ class Dense:
         return float(np.abs(self.linear[:, :-1]).max()) <= _NOTHING * max(float(np.abs(hidden).max()), 1e-300)
 
     def telling(self, features: Array, count: int) -> list[int]:
-        """Of n images the few that switch units on together with features beside which they were never seen."""
+        """Of n images the few that switch units on together with features beside which they were never seen.
+
+        The second half of the images is made for that, and is worth a query only if it shows many.
+        """
         on = np.hstack([features > 0, np.ones((len(features), 1), dtype=bool)])
         units = np.hstack([features, np.ones((len(features), 1))]) @ self.rows.T > 0
         units = units if len(self.rows) else np.ones((len(features), 1), dtype=bool)
         missing, chosen = ~self.shown, []
         for _ in range(count):
             gains = ((units @ missing) * on).sum(axis=1)
+            gains[len(gains) // 2 :] *= gains[len(gains) // 2 :] > _MANY * missing.size
             if not gains.max():
                 break
             chosen.append(int(gains.argmax()))

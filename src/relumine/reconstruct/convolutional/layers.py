@@ -1,6 +1,6 @@
 """Convolutional layers as sparse affine maps, and the affine piece that a stack of them is around a point."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil, prod
 from typing import Literal
@@ -85,6 +85,10 @@ class Geometry:
         stage = self.stage
         starts = np.arange(self.grid[axis]) * stage.stride[axis] - stage.padding[axis]
         return np.asarray(starts[:, None] + np.arange(stage.kernel[axis]))
+
+    def read(self, features: Array) -> Array:
+        """places×(C·kh·kw, or more axes): what each unit reads of these (one row for each input); padding is zero."""
+        return np.asarray(np.concatenate([features, np.zeros_like(features[:1])])[self.taps])
 
     @cached_property
     def cells(self) -> Indices:
@@ -171,6 +175,7 @@ class Front:
 
     inputs: Shape
     layers: tuple[Layer, ...] = ()
+    _around: "dict[bytes, Around]" = field(default_factory=dict, repr=False)
 
     @property
     def outputs(self) -> Shape:
@@ -182,20 +187,19 @@ class Front:
         return Front(self.inputs, (*self.layers, layer))
 
     def at(self, point: Array) -> "Around":
-        """The affine piece around this point."""
-        pieces = sparse.hstack([sparse.identity(len(point)), sparse.csr_matrix(point[:, None])]).tocsr()
-        selections, rows = [], []
-        for layer in self.layers:
-            before = layer.preactivations(pieces)
-            chosen = layer.selection(before[:, -1].toarray().ravel())
-            selections.append(chosen)
-            rows.append(before)
-            pieces = chosen @ before
-        return Around(pieces.tocsr(), tuple(selections), tuple(rows))
+        """The affine piece around this point; points are asked for again and again."""
+        key = point.tobytes()
+        if key not in self._around:
+            pieces = sparse.hstack([sparse.identity(len(point)), sparse.csr_matrix(point[:, None])]).tocsr()
+            around = Around(pieces)
+            for layer in self.layers:
+                around = around.through(layer)
+            self._around[key] = around
+        return self._around[key]
 
     def features(self, points: Array) -> Array:
         """n×features."""
-        return np.array([self.at(point).pieces[:, -1].toarray().ravel() for point in points])
+        return np.array([self.at(point).values for point in points])
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,8 +210,19 @@ class Around:
     """
 
     pieces: sparse.csr_matrix
-    selections: tuple[sparse.csr_matrix, ...]
-    preactivations: tuple[sparse.csr_matrix, ...]
+    selections: tuple[sparse.csr_matrix, ...] = ()
+    preactivations: tuple[sparse.csr_matrix, ...] = ()
+
+    @cached_property
+    def values(self) -> Array:
+        """The features."""
+        return np.asarray(self.pieces[:, -1].toarray().ravel())
+
+    def through(self, layer: Layer) -> "Around":
+        """The piece behind one more layer."""
+        before = layer.preactivations(self.pieces)
+        chosen = layer.selection(before[:, -1].toarray().ravel())
+        return Around((chosen @ before).tocsr(), (*self.selections, chosen), (*self.preactivations, before))
 
     def switched(self, other: "Around") -> sparse.csr_matrix:
         """The rows by which the features of all layers change between here and there, in terms of the pieces here."""

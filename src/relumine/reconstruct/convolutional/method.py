@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 # How much two directions may differ that are the same, by the precision of the answers.
 _TOLERANCE = {"float64": 1e-6, "float32": 3e-3}
 # So many segments in a row without anything new end the search for channels.
-_PATIENCE = 90
+_PATIENCE = 40
 # Every so many of them are spent on biases that are missing, and so many without anything new make it worth while to
 # take away what proved channels explain, everywhere.
 _CROSSED, _AGAIN = 6, 5
 # Biases that are sought in one image.
 _TOGETHER = 3
 # Points at first for the dense layers, more of them at a time, how often, and images to choose these from.
-_POINTS, _MORE, _ROUNDS, _IMAGES = 24, 8, 25, 200
+_POINTS, _MORE, _ROUNDS, _IMAGES = 24, 24, 25, 200
 # Largest gap of a recovered clone in float64: several least squares follow each other. A unit that is missing was
 # seen to leave 1e-5 or more.
 _GAP = 1e-7
@@ -294,11 +294,13 @@ class _Run:
             except np.linalg.LinAlgError:  # features of a wrong architecture need not be in any proportion
                 found = None
             images = np.array([self.start()[0] for _ in range(_IMAGES)])
-            features = ConvolutionalNetwork(self.front).logits(images)
             if found is None:
                 chosen = list(range(_MORE))
-            elif not (chosen := found.telling(features, _MORE)):
-                return found
+            else:
+                images = self.led(images, found)
+                features = ConvolutionalNetwork(self.front).logits(images)
+                if not (chosen := found.telling(features, _MORE)):
+                    return found
             for i in chosen:
                 self.more(seen, images[i])
         raise Stop(Outcome.INCOMPLETE, f"{self.report()}; dense layers were not found at {len(seen)} points")
@@ -315,6 +317,14 @@ class _Run:
         clone, evidence = fitted(start, self.oracle.offer, self.observations, images, self.settings.steps, self.rng)
         told = "; ".join(part for part in (remark or outcome.value, start.told, evidence.remark) if part)
         return clone, replace(evidence, noise_floor=self.noise.floor if self.noise else None, remark=told)
+
+    def led(self, images: Array, found: Dense) -> Array:
+        """Half of these images as they are, the others changed so that units and features not yet seen together are."""
+        from relumine.reconstruct.convolutional.torch_module import ascended
+
+        half = len(images) // 2
+        network = _clone(self.front, found, self.meter.offer)
+        return np.concatenate([images[:half], ascended(network, images[half:], ~found.shown)])
 
     def evidence(self, remark: str) -> Evidence:
         """What the outcome rests on."""

@@ -15,8 +15,6 @@ _POINTS = 4
 _STEP = 3e-3
 # So many of the rows that the outputs can show should be taken.
 _SHARE = 0.65
-# Known units that switched may span this part of all directions; others hardly show beside more.
-_CROWDED = 0.25
 # Sizes of images relative to the scale of the inputs, as powers of ten; smoothness and density of their texture. Flat
 # and sparse images switch units that noise never does.
 _SIZES = (-0.7, 1.3)
@@ -91,8 +89,7 @@ class Segments:
         self._last, self._left = new, self._left - 1
         change = self.change(front, known, self.pairs[-1])
         wanted = max(1.0, _SHARE * change.most)
-        crowded = change.full or change.known.shape[1] > _CROWDED * len(new.point)
-        self._step *= 0.4 if crowded else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
+        self._step *= 0.4 if change.full else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
         return change
 
     def crossing(self, front: Front, known: Layer, channels: Array) -> list[Change]:
@@ -108,7 +105,7 @@ class Segments:
         point = point * (_LARGE * bias / float(point.std()))
         around, goals, chosen = front.at(point), [], []
         for weights in channels:
-            values = np.array([unit_rows(geometry, around, (i,))[:, -1] @ weights for i in range(geometry.places)])
+            values = geometry.read(around.values) @ weights[:-1]
             inside = (geometry.taps[geometry.cells] >= 0).all(axis=(1, 2)) & (geometry.cells >= 0).all(axis=1)
             cell = geometry.cells[self._rng.choice(np.flatnonzero(inside))]
             order = np.argsort(np.argsort(-values[cell]))  # the first of the pool stays it
@@ -133,8 +130,8 @@ class Segments:
 
 def _rows_of(front: Front, geometry: Geometry, point: Array, units: list[tuple[Array, int]]) -> Array:
     """The rows [gradient, value] of these units, each a channel at a place."""
-    around = front.at(point)
-    return np.array([weights @ unit_rows(geometry, around, (place,)) for weights, place in units])
+    pieces = front.at(point).pieces.toarray()
+    return np.array([weights @ unit_rows(geometry, pieces, (place,)) for weights, place in units])
 
 
 def _led(front: Front, geometry: Geometry, point: Array, units: list[tuple[Array, int]], goals: Array) -> Array:

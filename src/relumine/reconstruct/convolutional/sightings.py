@@ -1,10 +1,11 @@
 """Sightings: rows of single units of the next layer, found in what changes between two neighbouring points."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
-from scipy import sparse
+from scipy.linalg import svd
 
 from relumine.oracle.base import Array
 from relumine.reconstruct.convolutional.layers import Around, Front, Geometry, Indices, Layer, Pair
@@ -18,6 +19,10 @@ _OUTSIDE = 5e-2
 _INSIDE = 0.5
 # Singular values below this part of the largest are not told from zero.
 _RANK = 1e-6
+# Known units that switched may span this part of all directions; others hardly show beside more.
+_CROWDED = 0.25
+# The ridge of normal equations, of their trace, and what they may leave of a row that is explained.
+_RIDGE, _NEARLY, _TINY = 1e-12, 0.1, 1e-300
 # The cosine from which on two rows are the same.
 SAME = 1 - 1e-6
 
@@ -35,6 +40,11 @@ class Observation:
         values = self.values + self.jacobian @ (centre - self.point)
         return np.hstack([self.jacobian, values[:, None]])
 
+    @cached_property
+    def scales(self) -> Array:
+        """The singular values of the Jacobian."""
+        return np.asarray(np.linalg.svd(self.jacobian, compute_uv=False))
+
 
 @dataclass(frozen=True, eq=False)
 class Change:
@@ -42,7 +52,7 @@ class Change:
 
     rows:   m×(d+1), orthonormal: the space of rows of the unknown units that switched
     known:  (d+1)×f, orthonormal: the space of the rows of the known ones
-    full:   whether more units may have switched than can show
+    full:   whether more units may have switched than can show, or known ones leave too little of the rows
     most:   how many can: as many as there are outputs, or units on in a later layer
     """
 
@@ -101,40 +111,41 @@ def change_between(front: Front, layer: Layer, first: Observation, second: Obser
 
     error: the length that the change of a piece may have where nothing switched
     """
-    more = front.and_(layer) if len(layer.kernels) else front
-    around, there = more.at(first.point), more.at(second.point)
+    around, there = front.at(first.point), front.at(second.point)
+    switched = (around.through(layer), there.through(layer)) if len(layer.kernels) else (around, there)
     change = _weighted(second.piece(first.point) - first.piece(first.point))
-    known = _weighted(around.switched(there).toarray())
+    known = _weighted(switched[0].switched(switched[1]).toarray())
     basis = np.linalg.svd(known, full_matrices=False) if len(known) else None
     space = np.empty((change.shape[1], 0)) if basis is None else basis[2][basis[1] > _RANK * basis[1][0]].T
     left = change - (change @ space) @ space.T
     _, sizes, rows = np.linalg.svd(left, full_matrices=False)
     rank = int((sizes > error).sum())
-    shown = min(int((np.linalg.svd(one.jacobian, compute_uv=False) > error).sum()) for one in (first, second))
-    around = front.at(first.point) if more is not front else around
-    return Change(around, rows[:rank], space, rank >= shown, shown)
+    shown = min(int((one.scales > error).sum()) for one in (first, second))
+    crowded = space.shape[1] > _CROWDED * len(space)
+    return Change(around, rows[:rank], space, rank >= shown or crowded, shown)
 
 
 def sightings_in(front: Front, geometry: Geometry, change: Change, tolerance: float) -> list[Sighting]:
     """What the change shows of the layer of this geometry that follows the front."""
     if change.full or not len(change.rows):
         return []
-    likely = (_sighting(geometry, change, places, tolerance) for places in _likely(front, geometry, change))
+    pieces = change.around.pieces.toarray()
+    likely = (_sighting(geometry, change, pieces, places, tolerance) for places in _likely(front, geometry, change))
     found = [one for one in likely if one is not None]
     alike = np.array([[abs(one.row @ other.row) > SAME for other in found] for one in found])
     return [replace(one, sure=one.sure and alike[i].sum() == 1) for i, one in enumerate(found)]
 
 
-def unit_rows(geometry: Geometry, around: Around, places: tuple[int, ...]) -> Array:
+def unit_rows(geometry: Geometry, pieces: Array, places: tuple[int, ...]) -> Array:
     """(t+1)×(d+1): the rows of w, which are added up with the kernel and the bias to a unit's row."""
-    rows = _rows_at(geometry, around.pieces, places[0])
-    return rows if len(places) == 1 else rows - _rows_at(geometry, around.pieces, places[1])
+    rows = _rows_at(geometry, pieces, places[0])
+    return rows if len(places) == 1 else rows - _rows_at(geometry, pieces, places[1])
 
 
-def _rows_at(geometry: Geometry, pieces: sparse.csr_matrix, place: int) -> Array:
+def _rows_at(geometry: Geometry, pieces: Array, place: int) -> Array:
     taps = geometry.taps[place]
     rows = np.zeros((len(taps) + 1, pieces.shape[1]))
-    rows[:-1][taps >= 0] = pieces[taps[taps >= 0]].toarray()
+    rows[:-1][taps >= 0] = pieces[taps[taps >= 0]]
     rows[-1, -1] = 1.0
     return rows
 
@@ -145,26 +156,37 @@ def _weighted(rows: Array) -> Array:
     return result
 
 
-def _sighting(geometry: Geometry, change: Change, places: tuple[int, ...], tolerance: float) -> Sighting | None:
-    rows = _weighted(unit_rows(geometry, change.around, places))
-    rows -= (rows @ change.known) @ change.known.T
+def _explains(change: Change, rows: Array) -> bool:
+    """Whether some row of the change is nearly a combination of these, by normal equations: a quick look.
+
+    The gradient alone counts: a unit that switches here has no value here, and rounding makes rows of values alone.
+    """
+    used = np.flatnonzero(rows[:, :-1].any(axis=0))
+    read, shared = rows[:, used], rows[:, used] @ change.known[used]
+    normal = read @ read.T - shared @ shared.T
+    seen = read @ change.rows[:, used].T
+    normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) + _TINY
+    return bool(np.linalg.eigvalsh(seen.T @ np.linalg.solve(normal, seen))[-1] > 1 - _NEARLY)
+
+
+def _sighting(
+    geometry: Geometry, change: Change, pieces: Array, places: tuple[int, ...], tolerance: float
+) -> Sighting | None:
+    rows = _weighted(unit_rows(geometry, pieces, places))
+    if not _explains(change, rows[:-1]):
+        return None
     rows = rows[:-1] if len(places) == 2 else rows
-    used = np.flatnonzero(np.abs(rows).max(axis=0) > 0)
+    rows -= (rows @ change.known) @ change.known.T
+    used = np.flatnonzero(rows.any(axis=0))
     if not len(used):  # all that the unit reads is off
         return None
-    seen, read = change.rows[:, used], rows[:, used]
-    shared = seen @ read.T
-    inverse = np.linalg.pinv(read @ read.T, rcond=_RANK**2, hermitian=True)
-    if np.linalg.eigvalsh(shared @ inverse @ shared.T)[-1] < (1 - 2 * _OUTSIDE) ** 2:
-        return None
-    orthogonal, triangle = np.linalg.qr(read.T)
-    left, sizes, right = np.linalg.svd(triangle.T)
+    orthogonal, triangle = np.linalg.qr(rows[:, used].T)
+    # The faster driver was seen not to converge on rows of zeros.
+    left, sizes, right = svd(triangle.T, lapack_driver="gesvd")
     right = right @ orthogonal.T
     rank = int((sizes > _RANK * sizes[0]).sum())
     scales, right = sizes[:rank], right[:rank]
-    turn, fits, _ = np.linalg.svd(seen @ right.T, full_matrices=False)
-    if fits[0] < 1 - _OUTSIDE:
-        return None
+    turn, fits, _ = np.linalg.svd(change.rows[:, used] @ right.T, full_matrices=False)
     row = turn[:, 0] @ change.rows
     shown = row[used] @ right.T
     row[used] -= shown @ right
@@ -243,6 +265,5 @@ def _energies(front: Front, rows: Array, low: Indices, high: Indices) -> Array:
     total[1:, 1:] = products.cumsum(axis=0).cumsum(axis=1)
     (top, left), (bottom, right) = (np.clip(box, 0, np.array([[height], [width]])) for box in (low, high))
     inside = total[bottom, right] - total[top, right] - total[bottom, left] + total[top, left]
-    intercept = np.outer(rows[:, -1], rows[:, -1])
-    result: Array = np.linalg.eigvalsh(inside + intercept)[:, -1]
+    result: Array = np.linalg.eigvalsh(inside)[:, -1]
     return result

@@ -32,6 +32,9 @@ _IGNORED = {
     "zeros",
 }
 
+# Steps of the ascent, and their size relative to the image's.
+_STEPS, _STEP = 12, 0.15
+
 
 class ClonedConvolutional(nn.Module):
     """``features`` (convolutions, ReLUs, pools), ``classifier`` (dense layers), a skip connection or softmax."""
@@ -119,6 +122,31 @@ def _arrays(part: nn.Conv2d | nn.Linear) -> "tuple[np.ndarray, np.ndarray]":
     assert part.bias is not None
     weight, bias = part.weight.detach().double().numpy(), part.bias.detach().double().numpy()
     return weight, bias
+
+
+def ascended(network: "ConvolutionalNetwork", images: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Images changed by gradient ascent until units and features are on together that were not: where ``missing``.
+
+    missing: h×(F+1) pairs of hidden units and features (the last is the constant); 1×(F+1) if there are no units
+    """
+    module = ClonedConvolutional(network, probabilities=False).requires_grad_(False)
+    relus = [part for part in module.features if isinstance(part, nn.ReLU)]
+    before = nn.Sequential(*(part for part in module.features if part is not relus[-1]))
+    wanted = torch.from_numpy(missing[:, :-1].astype(np.float64))
+    points = torch.from_numpy(np.array(images)).requires_grad_(True)
+    step = _STEP * images.std(axis=1, keepdims=True)
+    for _ in range(_STEPS):
+        shown = before(points.reshape(-1, *network.inputs))
+        on = torch.sigmoid(shown / shown.detach().std(dim=1, keepdim=True))
+        if network.weights[1:]:
+            units = module.classifier[0](torch.relu(shown))
+            units = torch.sigmoid(units / units.detach().std(dim=1, keepdim=True))
+        else:
+            units = torch.ones((len(points), 1), dtype=torch.float64)
+        (gradient,) = torch.autograd.grad(((units @ wanted) * on).sum(), points)
+        size = gradient.square().mean(dim=1, keepdim=True).sqrt()
+        points = (points + torch.from_numpy(step) * gradient / size.clamp(min=1e-300)).detach().requires_grad_(True)
+    return points.detach().numpy()
 
 
 def _linear(weight: "np.ndarray", bias: "np.ndarray | None") -> nn.Module:
