@@ -31,7 +31,7 @@ _BORDER, _BORDER_PAIRS = 16, 20
 _POOLS = ((2, 2), (3, 3), (3, 2))
 # Of a max-pool more patches than this share of the kernels seen are differences; of an average pool a few are, where
 # two units that it joins switch at once.
-_TURNS = 0.25
+_TURNS = 0.1
 # Kernels of later layers that are tried, and the largest part of what was seen that is looked at for them.
 _SIZES, _SEEN = (3, 5, 1), 40
 # So many pairs more are asked where none of these is seen.
