@@ -29,6 +29,9 @@ _KERNELS, _WHOLE, _PAIRS, _NONE, _ROWS = 10, 4, 90, 12, 24
 _BORDER, _BORDER_PAIRS = 16, 20
 # Max-pools and average pools that are looked for: size and stride.
 _POOLS = ((2, 2), (3, 3), (3, 2))
+# Of a max-pool more patches than this share of the kernels seen are differences; of an average pool a few are, where
+# two units that it joins switch at once.
+_TURNS = 0.1
 # Kernels of later layers that are tried, and the largest part of what was seen that is looked at for them.
 _SIZES, _SEEN = (3, 5, 1), 40
 # So many pairs more are asked where none of these is seen.
@@ -159,7 +162,7 @@ class Architecture:
             if not any(one.content is kind for kind in kinds):
                 kinds.append(one.content)
         turned = [pair for one, _ in self.found for pair in self._turned(one, kinds, stage)]
-        if turned:
+        if len(turned) > _TURNS * len(kernels):
             return next((pool for pool in _pools("max") if all(_joined(pool, *pair) for pair in turned)), None)
         alike = self._alike(stage, kinds)
         rows, columns = Geometry(stage, self.shape).grid
