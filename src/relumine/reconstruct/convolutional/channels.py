@@ -26,6 +26,8 @@ _REWEIGHTED, _ROUNDING, _FITTED = 4, 1e-15, 40
 _BIASES, _ALIKE = 2, 1e2
 # A vector of which less than this part is seen is not seen.
 _SHOWN = 0.1
+# A kernel of one number only is no channel: where a known unit switches although rounding hides it, its own row shows.
+_ALONE = 0.999
 # A unit that takes part in a max-pool is on, and its neighbours are below it: so many votes more for one orientation.
 _VOTES = 1.0
 
@@ -209,7 +211,7 @@ def common(kernel: Array, free: Array, other: Array, others: Array, tolerance: f
     if int((sizes > 1 - tolerance**2).sum()) != 1:
         return None
     vector = a @ turn[:, 0]
-    if min(abs(vector @ kernel), abs(vector @ other)) < _SHOWN:
+    if min(abs(vector @ kernel), abs(vector @ other)) < _SHOWN or np.abs(vector).max() > _ALONE:
         return None
     return vector, unknown
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # How much two directions may differ that are the same, by the precision of the answers.
 _TOLERANCE = {"float64": 1e-6, "float32": 3e-3}
 # So many segments in a row without anything new end the search for channels.
-_PATIENCE = 40
+_PATIENCE = 90
 # Every so many of them are spent on biases that are missing, and so many without anything new make it worth while to
 # take away what proved channels explain, everywhere.
 _CROSSED, _AGAIN = 6, 5
@@ -278,9 +278,12 @@ class _Run:
                     self.more(seen, point)
                     self.more(seen, point + _BESIDE * float(point.std()) * texture(self.shape, self.rng)[0])
                 found = self.dense(seen)
-        # What contradicts may be a channel of the last layer: only those before it, which showed it, are proved.
-        self.proved = Front(self.shape, self.proved.layers[: len(self.front.layers) - 1])
+        self.doubt()
         raise Stop(Outcome.NOT_VERIFIED, self.report())
+
+    def doubt(self) -> None:
+        """What contradicts may be a channel of the last layer: only those before it, which showed it, are proved."""
+        self.proved = Front(self.shape, self.proved.layers[: len(self.front.layers) - 1])
 
     def more(self, seen: list[Pulled], point: Array) -> None:
         """One more observation in terms of features."""
@@ -303,6 +306,7 @@ class _Run:
                     return found
             for i in chosen:
                 self.more(seen, images[i])
+        self.doubt()
         raise Stop(Outcome.INCOMPLETE, f"{self.report()}; dense layers were not found at {len(seen)} points")
 
     def student(self, outcome: Outcome, remark: str) -> tuple[ConvolutionalNetwork, Evidence]:

@@ -20,7 +20,7 @@ _INSIDE = 0.5
 # Singular values below this part of the largest are not told from zero.
 _RANK = 1e-6
 # Known units that switched may span this part of all directions; others hardly show beside more.
-_CROWDED = 0.25
+_CROWDED = 0.5
 # The ridge of normal equations, of their trace, and what they may leave of a row that is explained.
 _RIDGE, _NEARLY, _TINY = 1e-12, 0.1, 1e-300
 # The cosine from which on two rows are the same.
