@@ -143,7 +143,7 @@ def compared_layers(found: nn.Module, module: nn.Module) -> dict[str, int]:
     """
     mine, theirs = affine_layers(found), affine_layers(module)
     places = [
-        [(part.stride, part.padding) for part in one.modules() if isinstance(part, nn.Conv2d)]
+        [(part.stride, _padding(part)) for part in one.modules() if isinstance(part, nn.Conv2d)]
         for one in (found, module)
     ]
     if places[0] != places[1][: len(places[0])] or any(
@@ -160,6 +160,13 @@ def compared_layers(found: nn.Module, module: nn.Module) -> dict[str, int]:
         scale = norms[0] / norms[1][order]
         wrong += int(cosines.max(axis=1).min() < 1 - PRECISE or len(set(order)) < len(truth))
     return {"layers_proved": len(mine), "layers_wrong": wrong}
+
+
+def _padding(part: nn.Conv2d) -> tuple[int, ...]:
+    """In numbers; "same" is half of an odd kernel."""
+    if isinstance(part.padding, str):
+        return tuple(size // 2 if part.padding == "same" else 0 for size in part.kernel_size)
+    return part.padding
 
 
 def affine_layers(module: nn.Module) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -58,6 +58,11 @@ class Channel:
         sure = sum(one.sure for one in self.seen)
         return known and self.places >= (_PLACES if sure >= _SURE else _AGREED) and sure > 0
 
+    @property
+    def alone(self) -> bool:
+        """Whether one number is all of the kernel: then it is a known feature, of which nothing shows beside it."""
+        return not self.free.shape[1] and float(np.abs(self.kernel).max()) > _ALONE
+
     def takes(self, sighting: Sighting, tolerance: float) -> bool:
         """Take one more sighting of it, unless it is none, or one that shows nothing of it."""
         found = common(self.kernel, self.free, sighting.kernel, sighting.free, tolerance)
@@ -149,6 +154,7 @@ class Channels:
     def add(self, sightings: Iterable[Sighting]) -> None:
         """Put new sightings to the channels that they show, and look for new channels among the others."""
         left = self._left([one for one in sightings if len(one.kernel) - one.free.shape[1] - 1 >= _MARGIN])
+        self.found = [channel for channel in self.found if not channel.alone]
         for one in left:
             channel = next((new for other in self.unexplained if (new := paired(one, other, self.tolerance))), None)
             self.unexplained.append(one)

@@ -27,6 +27,9 @@ _GAP = 3e-2
 # An answer has a row of its own if so many errors are left of it.
 _OUTSIDE = 30.0
 _TINY = 1e-300
+# An answer of which more than this part lies outside the span of the features that are on shows one that is missing:
+# channels are known to 1e-8 and better (float32: 1e-4), and one that is missing leaves about its share of the answer.
+_MISSING = 1e-3
 # Sets of points that are tried as the first block.
 _BLOCKS = 16
 
@@ -57,6 +60,17 @@ def pulled(front: Front, seen: Observation) -> Pulled:
     piece[:, on] = found.T
     piece[:, -1] = seen.values - found.T @ features[on]
     return Pulled(features, piece, known)
+
+
+def lacks(front: Front, seen: Observation) -> bool:
+    """Whether a feature is on here that the front does not have: the Jacobian is no combination of those it has."""
+    pieces = front.at(seen.point).pieces
+    rows = pieces[np.flatnonzero(np.diff(pieces.indptr)), :-1].toarray()
+    if len(rows) >= rows.shape[1]:
+        return False
+    basis = np.linalg.qr(rows.T)[0]
+    left = seen.jacobian - (seen.jacobian @ basis) @ basis.T
+    return float(np.linalg.norm(left)) > _MISSING * float(np.linalg.norm(seen.jacobian))
 
 
 class RowSpace:

@@ -16,7 +16,7 @@ from relumine.reconstruct.convolutional.architecture import Architecture, nothin
 from relumine.reconstruct.convolutional.channels import Channels
 from relumine.reconstruct.convolutional.clone import ConvolutionalNetwork
 from relumine.reconstruct.convolutional.dense import Dense, dense_layers
-from relumine.reconstruct.convolutional.features import Pulled, pulled
+from relumine.reconstruct.convolutional.features import Pulled, lacks, pulled
 from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape, Stage
 from relumine.reconstruct.convolutional.segments import Segments, texture
 from relumine.reconstruct.convolutional.sightings import Change, Observation, sightings_in
@@ -36,8 +36,10 @@ _PATIENCE = 90
 # Every so many of them are spent on biases that are missing, and so many without anything new make it worth while to
 # take away what proved channels explain, everywhere.
 _CROSSED, _AGAIN = 6, 5
-# Biases that are sought in one image.
+# Biases that are sought in one large image.
 _TOGETHER = 3
+# And so many without anything new, ways to where answers show that a channel is missing.
+_RARE = 4
 # Points at first for the dense layers, more of them at a time, how often, and images to choose these from.
 _POINTS, _MORE, _ROUNDS, _IMAGES = 24, 24, 25, 200
 # Largest gap of a recovered clone in float64: several least squares follow each other. A unit that is missing was
@@ -243,10 +245,22 @@ class _Run:
         """What to look at next: a segment; or, where a bias is missing, now and then an image on which it shows."""
         pending = channels.pending
         if pending and (len(channels.found) == channels.geometry.stage.channels or futile % _CROSSED == _CROSSED - 1):
-            self.rng.shuffle(pending)
-            channels.orient(pending[:_TOGETHER])
-            weights = np.array([np.append(channel.kernel, 0.0) for channel in pending[:_TOGETHER]])
-            return self.segments.crossing(self.front, known, weights)
+            channels.orient(pending)
+            kernels = np.array([channel.kernel for channel in pending])
+            if changes := self.segments.crossing(self.front, known, kernels):
+                return changes
+            if self.rng.integers(2):
+                chosen = self.rng.permutation(kernels)[:_TOGETHER]
+                return self.segments.enlarged(self.front, known, np.hstack([chosen, np.zeros((len(chosen), 1))]))
+        if futile % _RARE == _RARE - 1 and len(known.kernels):
+            whole = self.front.and_(known)
+            lacking = [lacks(whole, one) for one in self.segments.starts]
+            ends = [one for one, lack in zip(self.segments.starts, lacking, strict=True) if lack]
+            begins = [one for one, lack in zip(self.segments.starts, lacking, strict=True) if not lack]
+            if ends and begins:
+                end = ends[self.rng.integers(len(ends))]
+                begin = min(begins, key=lambda one: float(np.linalg.norm(one.point - end.point)))
+                return self.segments.towards(self.front, known, begin, end)
         return [self.segments.next(self.front, known)]
 
     def report(self) -> str:
@@ -259,7 +273,7 @@ class _Run:
 
     def finish(self) -> None:
         """Dense layers until they explain all answers, then the comparison; where it fails, points are added."""
-        seen = [pulled(self.front, start) for start in self.segments.starts]
+        seen = [pulled(self.front, start) for start in self.segments.starts if not lacks(self.front, start)]
         with self.meter.phase("dense"):
             while len(seen) < _POINTS:
                 self.more(seen, self.start()[0])
@@ -286,8 +300,9 @@ class _Run:
         self.proved = Front(self.shape, self.proved.layers[: len(self.front.layers) - 1])
 
     def more(self, seen: list[Pulled], point: Array) -> None:
-        """One more observation in terms of features."""
-        seen.append(pulled(self.front, self.ask(point)))
+        """One more observation in terms of features, unless one that is missing is on there."""
+        if not lacks(self.front, answer := self.ask(point)):
+            seen.append(pulled(self.front, answer))
 
     def dense(self, seen: list[Pulled]) -> Dense:
         """The dense layers, with more points until images show all that images switch on."""

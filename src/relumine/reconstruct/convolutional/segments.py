@@ -6,6 +6,8 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from relumine.oracle.base import Array
+from relumine.reconstruct.convolutional.biases import crossing, shown
+from relumine.reconstruct.convolutional.features import lacks
 from relumine.reconstruct.convolutional.layers import Front, Geometry, Layer, Shape
 from relumine.reconstruct.convolutional.sightings import Change, Observation, change_between, unit_rows
 
@@ -26,6 +28,10 @@ _FAINT = 0.03
 _BIASES, _LARGE, _APART = (0.3, 6.0), 300.0, 3.0
 # A way is halved so often where too many units switch on it, and found in so many moves through known layers.
 _HALVINGS, _MOVES = 3, 8
+# So many answers say where a bias lies: each takes the singular values of all features' rows.
+_RECENT = 24
+# Halvings of a way between two images until a few units switch on it: a step is 3e-3 of an image, or less.
+_NARROWED = 9
 
 
 def texture(shape: Shape, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -92,7 +98,19 @@ class Segments:
         self._step *= 0.4 if change.full else float(np.clip(wanted / max(len(change.rows), 1), 0.6, 2.0))
         return change
 
-    def crossing(self, front: Front, known: Layer, channels: Array) -> list[Change]:
+    def crossing(self, front: Front, known: Layer, kernels: Array) -> list[Change]:
+        """Short ways on which a feature of each of these channels, whose biases are not known, switches on."""
+        seen = [shown(front, known, kernels, one) for one in self.starts[-_RECENT:]]
+        changes: list[Change] = []
+        for channel, kernel in enumerate(kernels):
+            ends = crossing(front, known.geometry, kernel, channel, seen)
+            if ends is not None:
+                first, last = (self._ask(end) for end in ends)
+                self.starts += [first, last]
+                changes += self._pieces(front, known, first, last, _HALVINGS)
+        return changes
+
+    def enlarged(self, front: Front, known: Layer, channels: Array) -> list[Change]:
         """A short way through a large image on which one pool of each channel, whose bias is not known, switches on.
 
         Of an image so large that biases hardly matter, few other units switch beside one whose pre-activation is led
@@ -116,6 +134,14 @@ class Segments:
         way = np.linalg.pinv(rows[:, :-1], rcond=1e-3) @ np.full(len(rows), bias)
         first, last = self._ask(middle - way), self._ask(middle + way)
         self.starts += [first]
+        return self._pieces(front, known, first, last, _HALVINGS)
+
+    def towards(self, front: Front, known: Layer, first: Observation, last: Observation) -> list[Change]:
+        """Neighbours on this way between which a channel that is not known switches on; at its end one is."""
+        whole = front.and_(known)
+        for _ in range(_NARROWED):
+            middle = self._ask((first.point + last.point) / 2)
+            first, last = (first, middle) if lacks(whole, middle) else (middle, last)
         return self._pieces(front, known, first, last, _HALVINGS)
 
     def _pieces(self, front: Front, known: Layer, first: Observation, last: Observation, halvings: int) -> list[Change]:

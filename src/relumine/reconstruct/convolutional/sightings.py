@@ -163,9 +163,11 @@ def _explains(change: Change, rows: Array) -> bool:
     """
     used = np.flatnonzero(rows[:, :-1].any(axis=0))
     read, shared = rows[:, used], rows[:, used] @ change.known[used]
-    normal = read @ read.T - shared @ shared.T
+    normal = read @ read.T
+    ridge = _RIDGE * np.trace(normal) + _TINY  # of the whole: what known rows leave may be nothing
+    normal -= shared @ shared.T
     seen = read @ change.rows[:, used].T
-    normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) + _TINY
+    normal[np.diag_indices_from(normal)] += ridge
     return bool(np.linalg.eigvalsh(seen.T @ np.linalg.solve(normal, seen))[-1] > 1 - _NEARLY)
 
 
