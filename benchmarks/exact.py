@@ -246,7 +246,7 @@ def _random_target(case: Case) -> Target:
 
 
 def method_of(case: Case) -> rl.Reconstructor:
-    """Who asks; only the paper's algorithm has to be told the number of units."""
+    """The case's method; only the paper's algorithm has to be told the number of units."""
     return rl.PaperTwoLayer(case.h, delta=0.05) if case.method == "PaperTwoLayer" else getattr(rl, case.method)()
 
 
