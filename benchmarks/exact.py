@@ -2,7 +2,7 @@
 
 python benchmarks/exact.py                      everything that is not in benchmarks/results/ yet (about two hours)
 python benchmarks/exact.py --only tensor        one experiment; --seeds N for another number of seeds
-python benchmarks/exact.py --table              write the tables in docs/benchmarks.md from the rows
+python benchmarks/exact.py --table              write the tables of the pages from the rows
 
 Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again.
 ART comes with the extra: pip install -c constraints.txt -e '.[benchmark]'; docs/data.md says where MNIST is found.
@@ -246,7 +246,7 @@ def _random_target(case: Case) -> Target:
 
 
 def method_of(case: Case) -> rl.Reconstructor:
-    """Who asks; only the paper's algorithm has to be told the number of units."""
+    """The case's method; only the paper's algorithm has to be told the number of units."""
     return rl.PaperTwoLayer(case.h, delta=0.05) if case.method == "PaperTwoLayer" else getattr(rl, case.method)()
 
 

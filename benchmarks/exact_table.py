@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, made from the rows and written between their markers."""
+"""The tables of docs/benchmarks.md, docs/two-layer.md and README.md, made from the rows, between their markers."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,4 @@
-"""TwoLayer: any network with one hidden layer, with K outputs from about 1.5 gradient queries per K hidden ReLUs."""
+"""TwoLayer: any network with one hidden layer, with K outputs from little more than h/K gradient queries."""
 
 from dataclasses import dataclass, field, replace
 
@@ -33,14 +33,14 @@ _MOST = 20_000
 class TwoLayer:
     """Reconstruct x ↦ W relu(Ax + b) + c exactly: any norms, biases, h unknown, h > d, any number of outputs.
 
-    The Jacobians at about 1.5·h/K inputs are decomposed into units (the tensor package), with one output those
+    The Jacobians at h/K inputs and a few more are decomposed into units (the tensor package), with one output those
     on twelve lines through one point (one_output.py); what that leaves open is searched on a line (line.py). Signs and
     orientations need no queries (shallow.py). The result is compared with the target at fresh points, at points close
     to the recovered boundaries, where a wrong one would show, and from 1e-3 to 1e12 times N(0, I): units that switch
-    far out are mended there. Other activations than ReLU:
-    see tensor/smooth.py.
+    far out are mended there. Other activations than ReLU: see tensor/smooth.py.
 
-    Where one output is explained at a time (the largest, or one of your choice) rather than all, see top_class.py.
+    Where one output is explained at a time (the largest, or one of your choice) rather than all, see top_class/ for
+    logits and values/explained.py for probabilities.
 
     limit: give up after this many gradient queries; None means 20,000
     points: how many fresh points to compare, by value queries, half of them at N(0, I) where answers are exact; with

@@ -1,7 +1,7 @@
 """DifferencesRun: several outputs from values alone, by the tensor of Jacobians that are differences of values.
 
-Each Jacobian is d + 1 values and two that check it, and about 1.5·h/K of them show all units; once those before it
-span the rows of all units, h + 3 values: fewer values than the network has parameters.
+Each Jacobian is d + 1 values and two that check it, and little more than h/K of them show all units; once those before
+it span the rows of all units, h + 3 values: fewer values than the network has parameters.
 """
 
 from collections.abc import Callable

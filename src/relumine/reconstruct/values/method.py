@@ -1,8 +1,8 @@
 """TwoLayerFromValues: a one-hidden-layer ReLU network from value queries alone, at no more than its parameters or so.
 
-With several outputs it is the tensor of Jacobians that are differences of values (differences.py), (d + 2)·1.5·h/K
-values. With one output, and for what the tensor leaves open, a line's breakpoints are found from values on the line, a
-handful each; then one gradient per linear region is taken by differences, d values each. That is about (d + 8)(h + 1)
+With several outputs it is the tensor of Jacobians that are differences of values (differences.py), about h/K·(d + 3)
+and h²/2K values. With one output, and for what the tensor leaves open, breakpoints are found from values on a line, a
+handful each; then one gradient per linear region is taken by differences, d values each. That is about (d + 10)(h + 1)
 values, where the network has (d + 1)h + … parameters (cf. Appendix C, which takes a gradient by differences for each of
 its h·log(h/δ) queries).
 """
