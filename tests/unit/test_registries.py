@@ -219,7 +219,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_image_classifier_s_folder_is_audited(images, monkeypatch):
     monkeypatch.chdir(images)
-    found = audited("resnet", "digits.npz", "--levels", "logits", "--student", "two_layer")
+    found = audited("resnet", "digits.npz", "--levels", "logits")
     assert (found["about"]["input_shape"], found["about"]["outputs"]) == ([1, 8, 8], 10)
     assert [curve["level"] for curve in found["curves"]] == ["logits"]
 
@@ -322,7 +322,7 @@ def test_a_model_of_the_hub_is_audited_from_the_cache(images, cache, monkeypatch
     (kept / "refs" / "main").write_text("a" * 40)
     monkeypatch.chdir(images)
     address = f"hf://somebody/resnet{revision}"
-    found = audited(address, "digits.npz", "--levels", "logits", "--student", "two_layer", "--run", str(cache / "run"))
+    found = audited(address, "digits.npz", "--levels", "logits", "--run", str(cache / "run"))
     assert (found["about"]["target"], found["about"]["input_shape"]) == (address, [1, 8, 8])
 
 
