@@ -79,6 +79,8 @@ class Shallow:
             return self  # more units than the linear term has numbers: they cannot be told apart by it
         outputs = self.outputs - self.outputs @ self._elsewhere @ self._elsewhere.T
         gram = (outputs @ outputs.T) * (self.rows @ self.rows.T)
+        if not gram.any():
+            return self  # all units reach only what is left out
         target = -np.einsum("mk,kd,md->m", outputs, self.jacobian, self.rows, optimize=True)
         # The ridge keeps dependent units from spoiling the rest; what is found is checked by whoever uses it.
         ridge = 1e-12 * float(np.trace(gram)) / self.units

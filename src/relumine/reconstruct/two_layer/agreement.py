@@ -149,8 +149,9 @@ class TwoLayerRun(ABC):
         """
         self.met = None
         allowed = tolerated(self.offer, self.evidence(""))
-        for _ in range(1 if self.asker.blurred else _ROUNDS):
-            clone = self.clone()
+        left = 1 if self.asker.blurred else _ROUNDS
+        while left:
+            clone, known = self.clone(), self._units
             assert clone is not None
             # A hard tanh adds no two large numbers that cancel, as the two ReLUs do that it was found as.
             clone = named(clone, self.noise.floor)
@@ -163,6 +164,7 @@ class TwoLayerRun(ABC):
             self.comparison.add(self.met.points[wrong], answer.values, elsewhere=True)
             self._agree()
             self._polish()
+            left -= self.asker.blurred or self._units <= known  # each unit that is found lets others show
         raise Stop(Outcome.NOT_VERIFIED, "the clone differs elsewhere than at N(0, I)")
 
     def _compare_saturated(self) -> None:
@@ -260,7 +262,8 @@ class TwoLayerRun(ABC):
         answers, model = self.asker.oracle.answers(), self._model()
         fit = polished(model.network(self.offer, _SLACK * self._noise_explains), answers, self.noise)
         if fit.whole and fit.misfit > _FITS:  # it may need the linear term that was left out
-            fit = min(fit, polished(model.network(self.offer, 0.0), answers, self.noise), key=lambda fit: fit.misfit)
+            other = polished(model.network(self.offer, 0.0), answers, self.noise)
+            fit = other if other.misfit <= max(_FITS, fit.misfit / 2) else fit  # rounding is fitted by it a little
         simulated = fit.uncertainty(self.comparison.fresh(_SIMULATED), self.rng) if fit.whole else None
         uncertainty = None if simulated is None else max(1.0, fit.misfit) * float(simulated.max(initial=0))
         self.polish = _Polish(self._state, answers, fit, shallow_from_network(fit.network), uncertainty)

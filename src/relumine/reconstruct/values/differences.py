@@ -135,6 +135,7 @@ class DifferencesRun(TensorRun):
         self._find()
         self._agree()  # which polishes and compares; what was compared before would be asked again
         self._compare_saturated()
+        self._meet()
 
     def _first(self) -> Observations:
         points, answer = self._ask(self._fresh(1))
