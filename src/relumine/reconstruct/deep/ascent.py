@@ -181,7 +181,8 @@ class Ascent:
             if layer is not None:
                 return layer
             tried, known = tried + 1, search.duals
-            hopeless = 2 * len(search.missing()) > search.rank  # its units hardly switch where all below are on
+            # A later layer's units may hardly switch where all below are on; more answers show those of a first one.
+            hopeless = self._region is not None and 2 * len(search.missing()) > search.rank
             if hopeless or tried > _ROUNDS[len(self.layers) > 0]:
                 raise Halted(f"of layer {len(self.layers) + 1}, some of {search.rank} units could not be told apart")
             self._answered(self._points(ceil(_MORE * len(here.points))))

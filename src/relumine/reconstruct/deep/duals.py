@@ -71,7 +71,7 @@ class DualSearch:
         N, K, m = jacobians.shape
         left, sizes, basis = np.linalg.svd(jacobians.reshape(N * K, m), full_matrices=False)
         self.rank = int((sizes > _ROUNDING * relative * float(sizes.max(initial=0))).sum())
-        self._points = points
+        self._points, self._random = points, random
         self._sizes, self.basis = sizes[: self.rank], basis[: self.rank]
         self._blocks = left[:, : self.rank].reshape(N, K, self.rank)
         condition = float(sizes[0] / self._sizes[-1]) if self.rank else 1.0
@@ -128,8 +128,8 @@ class DualSearch:
     def _orders(self, alive: NDArray[np.intp], rng: np.random.Generator) -> list[tuple[NDArray[np.intp], float]]:
         """These points in several orders, of which the first ones may share a unit that is off; so many at least.
 
-        Those are far out on one side of a random combination of the rows that are left. Many of them leave no null
-        vectors of units that are on at some.
+        Those are far out on one side of a random combination of the rows that are left. Where parts of Jacobians
+        return, many of them leave no null vectors of units that are on at some; elsewhere the fewest are best.
         """
         left, orders = self.missing(), []
         for i in range(_ROUND):
@@ -137,7 +137,7 @@ class DualSearch:
             if i % 2 and len(left):
                 along = self._points @ (rng.standard_normal(len(left)) @ left)
                 signals = along + _BLUR * rng.uniform() * along.std() * signals
-                least = float(rng.uniform(1, len(alive))) if i % 4 == 3 else least
+                least = float(rng.uniform(1, len(alive))) if i % 4 == 3 and not self._random else least
             orders.append((alive[np.argsort(signals[alive])], least))
         return orders
 

@@ -211,7 +211,8 @@ class _DeepRun:
         units = network.hidden[depth]
         on = self.rng.uniform(size=(count, units)) < self.rng.uniform(size=(count, 1))
         on = np.concatenate([on, np.eye(units, dtype=bool)])
-        signals = np.exp(_SPREAD * self.rng.standard_normal(on.shape) + _ALONE * (on.sum(axis=1, keepdims=True) == 1))
+        alone = on & (on.sum(axis=1, keepdims=True) == 1)  # far inputs of small answers would be rounded too much
+        signals = np.exp(_SPREAD * self.rng.standard_normal(on.shape) + _ALONE * alone)
         known = Layers(network.weights[: depth + 1], network.biases[: depth + 1])
         return known.inputs(np.where(on, signals, -signals), self.rng)
 
