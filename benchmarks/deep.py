@@ -5,7 +5,7 @@ python benchmarks/deep.py --only random     one experiment; --widths 100-32-16-1
 python benchmarks/deep.py --table           write the tables and the figures of docs/deep.md from the rows
 
 Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again. No seed
-was looked at while the method was made; 80-40-20-2 and 100-32-16-10 in float32 were looked at when it was mended.
+was looked at while the method was made; docs/deep.md names those that were when it was mended.
 """
 
 import argparse
