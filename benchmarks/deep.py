@@ -5,7 +5,7 @@ python benchmarks/deep.py --only random     one experiment; --widths 100-32-16-1
 python benchmarks/deep.py --table           write the tables and the figures of docs/deep.md from the rows
 
 Run it with OMP_NUM_THREADS=1. A row is written as soon as it is known; rows that are there are not run again. No seed
-was looked at while the method was made.
+was looked at while the method was made; docs/deep.md names those that were when it was mended.
 """
 
 import argparse
