@@ -111,23 +111,15 @@ class Ascent:
 
     def mended(self, wrong: Array) -> Network | None:
         """The network with what these inputs show, where it was wrong; None if answers there stay unexplained."""
-        if self._whole is None:
-            return None
+        if self._whole is None or len(self.layers) < 2:
+            return None  # a unit of one hidden layer is shown by lines
         known, outputs = self._whole
-        self._answered(np.concatenate([wrong, *self._all_on(known.below, wrong)]))
+        # What a unit does hardly changes, and all of its row shows, where all units below are on at least by a little.
+        signals = known.below.signals(wrong)[-1]
+        least = self._constant * np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
+        self._answered(np.concatenate([wrong, known.below.inputs(np.maximum(signals, least), self.rng)]))
         network = self._finished(known, outputs)
         return network if self._explained or network.hidden[-1] > known.widths[-1] else None
-
-    def _all_on(self, below: Layers, points: Array) -> list[Array]:
-        """These points moved to where all units below are on, at least by a little; none if there are no such units.
-
-        What a unit above does hardly changes there, and all of its row shows.
-        """
-        if not len(below):
-            return []
-        signals = below.signals(points)[-1]
-        least = self._constant * np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
-        return [below.inputs(np.maximum(signals, least), self.rng)]
 
     def first(self) -> tuple[Array, Array] | None:
         """Rows and biases of the first layer, where it is all that was found."""
