@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -353,4 +354,5 @@ def test_the_reference_page_is_up_to_date():
 
 def test_a_unit_that_switches_far_out_is_not_overlooked():
     done = relumine("reconstruct", "targets_here:far_unit", "--input-shape", "10", "--method", "two-layer")
-    assert (done.exit_code, "NOT VERIFIED" in done.output) == (3, True), done.output
+    assert (done.exit_code, "RECOVERED" in done.output) == (0, True), done.output
+    assert re.search(r"hidden units +12\b", done.output), done.output

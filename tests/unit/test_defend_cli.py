@@ -102,10 +102,10 @@ def test_fresh_noise_does_not_cancel_between_clients(watched):
 
 
 def test_the_command_serves_behind_a_defence(monkeypatch):
-    served: list[FastAPI] = []
+    replies: list[dict[str, object]] = []
 
     def instead(application: FastAPI, listener: object) -> None:
-        served.append(application)
+        replies.append(TestClient(application).post(EXPLAIN, json={"instances": X.tolist()}).json())
         listener.close()
 
     monkeypatch.setattr("relumine.serve.server.serve", instead)
@@ -113,7 +113,7 @@ def test_the_command_serves_behind_a_defence(monkeypatch):
     code, text = run("serve", "defended_here:model", "--defend", "sign", "--defend", "top", *options)
     assert code == 0, text
     assert "defended: Shows of each gradient coordinate its sign only. Shows the gradient of each input's" in text
-    maps = np.array(TestClient(served[0]).post(EXPLAIN, json={"instances": X.tolist()}).json()["explanations"])
+    maps = np.array(replies[0]["explanations"])
     assert maps.shape == (4, 1, D)
     assert set(np.unique(maps)) <= {-1, 0, 1}
     assert 'gradients = "top"' in Path("net.toml").read_text()

@@ -1,14 +1,17 @@
 """GradientMatching: a student trained on what the oracle answered."""
 
+import io
 import warnings
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import relumine as rl
 from problems import two_layer
 from relumine import explain
+from relumine.console import FittingBar
 from relumine.reconstruct.matching.logits import Queried, in_logits_if_known
 from relumine.reconstruct.matching.loss import Matching
 from relumine.reconstruct.matching.sources import Medoids
@@ -349,3 +352,12 @@ def test_misuse_is_told_before_anything_is_asked(change, message):
     with pytest.raises(rl.MisuseError, match=message):
         rl.GradientMatching(**{"student": student(), "queries": 20, "steps": 5, **change})(counted, rng=0)
     assert counted.spent.queries == 0
+
+
+def test_a_bar_shows_how_far_the_fitting_is():
+    text = io.StringIO()
+    problem = two_layer(12, 9, 3, seed=0)
+    with FittingBar(Console(file=text, force_terminal=True, width=100)) as bar:
+        rl.GradientMatching(student(), 60, steps=40, watch=bar)(problem.oracle, rng=0)
+    assert "student: loss" in text.getvalue()
+    assert "held out" in text.getvalue()

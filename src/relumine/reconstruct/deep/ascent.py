@@ -87,7 +87,6 @@ class Ascent:
         self.layers: list[PatternLayer] = []
         self._region: AllOn | None = None  # of the known layers
         self._explained = False  # whether the whole network explains all answers
-        self._whole: tuple[Layers, Array] | None = None  # all hidden layers and the output weights
         self.seen = self.here = self._nothing()  # all answers, and those for the layer that is looked for
 
     def network(self) -> Network:
@@ -109,17 +108,18 @@ class Ascent:
         except NeverOn:
             raise Halted(f"the units of layer {len(self.layers)} are never on together") from None
 
-    def mended(self, wrong: Array) -> Network | None:
+    def mended(self, network: Network, wrong: Array) -> Network | None:
         """The network with what these inputs show, where it was wrong; None if answers there stay unexplained."""
-        if self._whole is None:
-            return None
-        known, outputs = self._whole
+        if len(network.hidden) < 2 or network.skip is not None:
+            return None  # a unit of one hidden layer is shown by lines
+        known, outputs = Layers(network.weights[:-1], network.biases[:-1]), network.weights[-1]
+        self.most = max(self.most, self._asked + 2 * len(wrong))
         # What a unit does hardly changes, and all of its row shows, where all units below are on at least by a little.
         signals = known.below.signals(wrong)[-1]
         least = self._constant * np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
         self._answered(np.concatenate([wrong, known.below.inputs(np.maximum(signals, least), self.rng)]))
-        network = self._finished(known, outputs)
-        return network if self._explained or network.hidden[-1] > known.widths[-1] else None
+        mended = self._finished(known, outputs)
+        return mended if self._explained or mended.hidden[-1] > known.widths[-1] else None
 
     def first(self) -> tuple[Array, Array] | None:
         """Rows and biases of the first layer, where it is all that was found."""
@@ -234,7 +234,7 @@ class Ascent:
 
     def _finished(self, known: Layers, outputs: Array) -> Network:
         """All biases by least squares, and units of the last hidden layer that only unexplained answers show."""
-        allowed = 10 * self._constant
+        allowed, left = 10 * self._constant, len(self.seen.points) + 1
         while True:
             for _ in range(_BIASES):
                 found, explained = _biases(known, outputs, self.seen, allowed)
@@ -242,8 +242,8 @@ class Ascent:
                 known = Layers(known.rows, tuple(parts))
                 if explained.all():
                     break
-            self._whole = known, outputs
-            more = self._unseen(known, outputs, offset, ~explained)
+            left, before = int((~explained).sum()), left
+            more = self._unseen(known, outputs, offset, ~explained) if left < before else None
             if more is None:
                 self._explained = bool(explained.all())
                 break

@@ -96,7 +96,7 @@ class _DeepRun:
         self.comparison = self.search.comparison
         self.growth = Growth(self.search, meter)
         self.network: Network | None = None
-        self.ascent: Ascent | None = None  # the search by which the network was found
+        self.ascent: Ascent | None = None  # the search by activation patterns
         self.patterned = False  # whether activation patterns showed the whole network
         self.gaussian = 0  # so many of the compared points are Gaussian
         self.met: Met | None = None  # the last comparison at all places of the domain
@@ -148,17 +148,16 @@ class _DeepRun:
         except Halted:
             with self.meter.phase("layer 1"):
                 self.growth.first = ascent.first()
-            self.ascent = None
             return None
 
     def _mended(self, network: Network, wrong: NDArray[np.intp]) -> Network | None:
-        """The network by activation patterns once more, with answers at some of the points where it is wrong."""
+        """The network with what activation patterns show, with answers at some of the points where it is wrong."""
         if self.ascent is None:
             return None
         some = self.rng.permutation(wrong)[:_SHOWN]
         try:
             with self.meter.phase("patterns"):
-                mended = self.ascent.mended(self.comparison.points[some])
+                mended = self.ascent.mended(network, self.comparison.points[some])
         except Halted:
             mended = None
         if mended is None:
