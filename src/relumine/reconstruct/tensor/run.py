@@ -99,16 +99,16 @@ class TensorRun(TwoLayerRun):
 
     def _found_far(self) -> bool:
         """Whether Jacobians show units where logits far out, at an input and its opposite, are not as predicted."""
-        before, scales = self._units, np.array(_SCALES)[:, None]
-        points = scales * self.comparison.fresh(len(_SCALES)) / self.comparison.scale
-        points = self.comparison.representable(np.concatenate([points, -points]))
+        before = self._units
+        points = np.array(_SCALES)[:, None] * self.comparison.fresh(len(_SCALES))
+        points = self.comparison.representable(np.stack([points, -points], axis=1).reshape(-1, points.shape[1]))
         with self.meter.phase("verify"):
             values = self.asker.oracle(points, gradients=False).values
-        known = np.isfinite(values).all(axis=1)
-        sizes = np.maximum(np.abs(values).max(axis=1), self.comparison.size)
-        missed = np.abs(self._model().values(points) - values).max(axis=1) / sizes
-        for point in points[known & (missed > self._noise_explains)]:
-            self._explain(point)
+        for point, value in zip(points, values, strict=True):  # what one shows may explain those further out
+            if np.isfinite(value).all():
+                missed = np.abs(self._model().values(point[None])[0] - value).max()
+                if missed > self._noise_explains * max(np.abs(value).max(), self.comparison.size):
+                    self._explain(point)
         return self._units > before
 
     def _explain(self, point: Array) -> bool:
