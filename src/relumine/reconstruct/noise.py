@@ -16,6 +16,8 @@ _SAFETY = 16.0
 
 # Fewer different numbers may be round by chance, such as the one answer of a region where all units are off.
 _ENOUGH = 6
+# Of ten thousand answers that are not rounded, one may look so: the logarithm of that share.
+_CHANCE = float(np.log(1e-4))
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,9 @@ def decimals_of(numbers: Array, single: bool) -> int | None:
     some = slice(None, None, len(numbers) // 50 + 1)  # which mostly tell that it is not so
     for decimals in range(12):
         if _are_rounded(numbers[some], decimals, slack[some]) and _are_rounded(numbers, decimals, slack):
-            # Where the numbers' own spacing is not much finer, they are round by nature or by chance: that is rounding
-            # already counted as relative.
-            return decimals if float(slack.max()) < 0.1 * 10.0**-decimals else None
+            # Where the numbers' own spacing is not finer, they are round by nature: rounding counted as relative.
+            by_chance = np.minimum(2 * slack * 10.0**decimals, 1.0)
+            return decimals if float(np.log(by_chance).sum()) < _CHANCE else None
     return None
 
 

@@ -14,6 +14,8 @@ from relumine.reconstruct.two_layer.agreement import EXACT, TwoLayerRun
 # Inputs are asked at this multiple of the scale of the data: a unit that none of them switches costs a query later.
 # Ten random 100-64-10 with biases took 18.3 gradient queries each at N(0, I), and 14.1 at 4 times that.
 LARGER = 4.0
+# Behind a softmax logits tell missing units as far out as this; further out their digits are lost.
+_SCALES = (8.0, 32.0, 128.0)
 # After this many compared points in a row whose Jacobian shows no new unit, something else is wrong.
 _IN_VAIN = 3
 # Rounded answers are averaged until the clone is this exact, relative to the largest answer, or four times as many were
@@ -87,6 +89,27 @@ class TensorRun(TwoLayerRun):
         linear = search.linear()
         outputs = search.units.outputs * lengths[:, None]
         return Shallow(linear[:, :-1], linear[:, -1], outputs, rows[:, :-1] / lengths[:, None], rows[:, -1] / lengths)
+
+    def _compare(self) -> None:
+        """Also far out where probabilities are near 0 and 1: what is mended there cannot be told from them later."""
+        super()._compare()
+        if self.offer.box is None and self.asker.link is not None and not self.asker.blurred:
+            while self._found_far():
+                pass
+
+    def _found_far(self) -> bool:
+        """Whether Jacobians show units where logits far out, at an input and its opposite, are not as predicted."""
+        before = self._units
+        points = np.array(_SCALES)[:, None] * self.comparison.fresh(len(_SCALES))
+        points = self.comparison.representable(np.stack([points, -points], axis=1).reshape(-1, points.shape[1]))
+        with self.meter.phase("verify"):
+            values = self.asker.oracle(points, gradients=False).values
+        for point, value in zip(points, values, strict=True):  # what one shows may explain those further out
+            if np.isfinite(value).all():
+                missed = np.abs(self._model().values(point[None])[0] - value).max()
+                if missed > self._noise_explains * max(np.abs(value).max(), self.comparison.size):
+                    self._explain(point)
+        return self._units > before
 
     def _explain(self, point: Array) -> bool:
         """Ask the Jacobian at a point that contradicts the model; whether that shows new units."""

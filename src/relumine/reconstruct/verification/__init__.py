@@ -37,7 +37,7 @@ _CONTRADICTIONS = 3
 # none at some scale, as many are asked for at boundaries of the clone's classes, between some of these points, halved
 # to rounding; four times as many where hardly any answer tells more: of 8 such points all missed a unit that flipped
 # one class in a hundred.
-_SATURATED, _TOLD, _SILENT, _TRIED, _HALVINGS = 1e-3, 8, 4, 200, 50
+_SATURATED, _TOLD, _SILENT, _TRIED, _HALVINGS = 1e-3, 8, 4, 400, 50
 # Fewer answers than this do not tell by themselves how much answers vary; predictions at _DRAWS points do.
 _FEW, _DRAWS = 10, 50
 # Coordinates whose slopes differ by more are compared at so many points at which they do not; smaller ones keep seven
@@ -102,7 +102,9 @@ def met(
     told = [int(_telling(oracle.offer, values).sum()) for values in answers]
     if isinstance(clone, Network) and (sum(told) < _TOLD or not all(told)) and len(found) == len(places) > 1:
         count = _TOLD if sum(told) >= _TOLD else _SILENT * _TOLD
-        places.append(domain.representable(_between_classes(clone, domain.near_and_far(_TRIED, rng), count, rng)))
+        tried = domain.near_and_far(_TRIED, rng)  # where answers nearby tell enough, those that lie far out
+        tried = tried if count > _TOLD else tried[::2]
+        places.append(domain.representable(_between_classes(clone, tried, count, rng)))
         answers.append(oracle(places[-1], gradients=False).values)
         # Where classes are equally likely logits are sums of large numbers, and rounded as these are.
         further = np.maximum(1.0, np.abs(places[-1]).max(axis=1) / np.abs(places[0]).max())
