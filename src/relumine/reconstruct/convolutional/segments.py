@@ -30,7 +30,7 @@ _BIASES, _LARGE, _APART = (0.3, 6.0), 300.0, 3.0
 _HALVINGS, _MOVES = 3, 8
 # So many answers say where a bias lies: each takes the singular values of all features' rows.
 _RECENT = 24
-# Halvings of a way between two images until a few units switch on it: a step is 3e-3 of an image, or less.
+# Halvings of a way between two images, at most, until a few units switch on it: a step is 3e-3 of an image.
 _NARROWED = 9
 
 
@@ -103,11 +103,15 @@ class Segments:
         seen = [shown(front, known, kernels, one) for one in self.starts[-_RECENT:]]
         changes: list[Change] = []
         for channel, kernel in enumerate(kernels):
-            ends = crossing(front, known.geometry, kernel, channel, seen)
-            if ends is not None:
-                first, last = (self._ask(end) for end in ends)
-                self.starts += [first, last]
-                changes += self._pieces(front, known, first, last, _HALVINGS)
+            for _ in range(_NARROWED):
+                ends = crossing(front, known.geometry, kernel, channel, seen)
+                if ends is None:
+                    break
+                if np.linalg.norm(ends[1] - ends[0]) <= _STEP * np.linalg.norm(ends[0]):
+                    changes += self._pieces(front, known, self._ask(ends[0]), self._ask(ends[1]), _HALVINGS)
+                    break
+                self.starts.append(self._ask((ends[0] + ends[1]) / 2))
+                seen.append(shown(front, known, kernels, self.starts[-1]))
         return changes
 
     def enlarged(self, front: Front, known: Layer, channels: Array) -> list[Change]:
