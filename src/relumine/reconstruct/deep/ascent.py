@@ -110,14 +110,18 @@ class Ascent:
 
     def mended(self, network: Network, wrong: Array) -> Network | None:
         """The network with what these inputs show, where it was wrong; None if answers there stay unexplained."""
-        if len(network.hidden) < 2 or network.skip is not None:
-            return None  # a unit of one hidden layer is shown by lines
+        if not network.hidden or network.skip is not None:
+            return None
         known, outputs = Layers(network.weights[:-1], network.biases[:-1]), network.weights[-1]
         self.most = max(self.most, self._asked + 2 * len(wrong))
-        # What a unit does hardly changes, and all of its row shows, where all units below are on at least by a little.
-        signals = known.below.signals(wrong)[-1]
-        least = self._constant * np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
-        self._answered(np.concatenate([wrong, known.below.inputs(np.maximum(signals, least), self.rng)]))
+        shown = wrong
+        if len(known.below):
+            # What a unit does hardly changes, and all of its row shows, where all units below are on a little at least.
+            signals = known.below.signals(wrong)[-1]
+            least = np.abs(signals).max(axis=1, keepdims=True) * self.rng.exponential(size=signals.shape)
+            inputs = known.below.inputs(np.maximum(signals, self._constant * least), self.rng)
+            shown = np.concatenate([wrong, inputs])
+        self._answered(shown)
         mended = self._finished(known, outputs)
         return mended if self._explained or mended.hidden[-1] > known.widths[-1] else None
 

@@ -16,6 +16,7 @@ import numpy as np
 from relumine.oracle.base import Answer, Array
 from relumine.reconstruct.noise import Noise
 from relumine.reconstruct.result import Outcome, Stop
+from relumine.reconstruct.tensor.balls import ENOUGH, MOST, Balls, Cluster
 from relumine.reconstruct.tensor.base_lines import BaseLines
 from relumine.reconstruct.tensor.decomposition import Tensor, decomposed
 from relumine.reconstruct.tensor.errors import alike, deviation, independent, turned_at
@@ -25,10 +26,6 @@ from relumine.reconstruct.tensor.refinement import refined
 from relumine.reconstruct.tensor.units import Units, no_units
 from relumine.reconstruct.tensor.walk import Walk
 
-# Points of a ball at which patterns are enumerated.
-_MOST = 18
-# Where fewer units than this can be told apart at once, it is cheaper to part them one by one.
-_ENOUGH = 12
 # Where each of so many inputs shows further units, more are asked on lines through the base (base_lines.py). Patterns
 # are tried if there are no more than of so many inputs elsewhere, which takes four seconds.
 _SINGLE, _LISTED, _LISTED_OF_FEW, _FEW_OUTPUTS = 14, 19, 22, 4
@@ -37,10 +34,6 @@ _SINGLE, _LISTED, _LISTED_OF_FEW, _FEW_OUTPUTS = 14, 19, 22, 4
 _FREE = 2
 # Points that alternating eigenvectors need, per h/K: 1.5 was enough in 5 whole runs of 784-256-10; 1.3 was tried on 3.
 _MARGIN = 1.5
-# A ball is chosen to show this part of what could be decomposed: it may turn out to show more.
-_FILL = 0.65
-# Units within reach of 17 Gaussian points around a centre, per unit within reach of one of them: E[range] / E|z|; of 3.
-_REACH, _REACH_OF_THREE = 4.5, 2.1
 # Answers in a row that single out no unit end the search: those around the first base, and three balls of others.
 _PATIENCE = 60
 # Behind rounded answers a line tells the rest sooner: of 784-64-10 with four decimals it takes 120 queries.
@@ -63,17 +56,6 @@ _FEW, _SHARED = 3, 4
 _SLACK = {True: 10000.0, False: 1.0}
 # While a ball walks units are known less well; once all is explained they are fitted again.
 _SLACK_WALKING = {True: 1e7, False: 1.0}
-
-
-class Cluster:
-    """Answers around one of them: places in the search's observations, the base first."""
-
-    def __init__(self, base: int, radius: float) -> None:
-        self.base, self.radius = base, radius
-        self.members: list[int] = []
-        self.tried = 0  # unexplained members when a decomposition last told no unit apart; 0 if it did
-        self.failures = 0  # such decompositions in a row
-        self.known = 0  # units that were known at the last of them
 
 
 class TensorSearch:
@@ -276,7 +258,7 @@ class TensorSearch:
         tensor = self._tensor(cluster.base, fits)
         units = decomposed(tensor, self._rng, self._listable)
         cluster.tried = len(places)
-        if self._deviation and units is not None and len(units) < tensor.rank and len(places) < _MOST:
+        if self._deviation and units is not None and len(units) < tensor.rank and len(places) < MOST:
             return False  # another point tells the others apart; subtracting these would add their errors to the rest
         if self._accepted(units):
             cluster.tried = cluster.failures = 0
@@ -296,10 +278,10 @@ class TensorSearch:
 
     def _fitting(self, cluster: Cluster, places: list[int]) -> list[int]:
         """Some of these places at which few enough units switch that they can be told apart."""
-        some = self._through_base.listed(places, 2**self._listable) if cluster is self.main else places[:_MOST]
+        some = self._through_base.listed(places, 2**self._listable) if cluster is self.main else places[:MOST]
         if found := self._telling(cluster, some):
             return found
-        many = len(places) > _MOST and cluster is self.main and not self._through_base
+        many = len(places) > MOST and cluster is self.main and not self._through_base
         room = min(int(self.reached * len(places) / _MARGIN), self.dimension)
         return places if many and self.ranks(cluster.base, places)[-1] <= room else []
 
@@ -403,68 +385,20 @@ class TensorSearch:
         """How many more points it takes to tell as many units apart as were seen to switch."""
         rank = ranks[-1] if ranks else 0
         needed = -(-(rank + _FREE) // self.reached) + 1
-        return max(1, (needed if needed <= _MOST else int(_MARGIN * rank / self.reached) + 1) - len(ranks))
+        return max(1, (needed if needed <= MOST else int(_MARGIN * rank / self.reached) + 1) - len(ranks))
 
     def _divide(self, places: list[int]) -> None:
         """Look where fewer units switch."""
-        if self.room(_MOST - 1) < _ENOUGH:
+        if self.room(MOST - 1) < ENOUGH:
             self._split(0, places[0])
-        elif self.dimension < self.reached * (_MOST - 2):  # balls are small then, and as many as units
+        elif self.dimension < self.reached * (MOST - 2):  # balls are small then, and as many as units
             if self.reached <= _FEW_OUTPUTS or self.dimension < _WALKED:
                 raise Stop(Outcome.NOT_THIS_CLASS, "more units switch than there are inputs: search a line")
             if self._walk is None:
                 self._walk, self._slack = Walk(self, Cluster(0, 0.0)), _SLACK_WALKING[self._exact]
             self._walk.go(_STRETCH)
         else:
-            self._ball(places)
-
-    def _ball(self, places: list[int]) -> None:
-        """Ask in a ball around a fresh centre in which fewer units switch."""
-        left = float(np.median([np.linalg.norm(self.rest[i] - self.rest[0]) ** 2 for i in places]))
-        used = {cluster.base for cluster in self.clusters}
-        centre = next((i for i in self.main.members if i not in used), None)
-        if centre is None:
-            (centre,) = self.add(self._fresh(1), self.main)
-        cluster, enough = self._opened(centre, 0.25), len(self.units) + self._aim * _REACH / 2
-        if len(self.units) >= _ENOUGH:
-            # Between Gaussian points half of all units switch; at radius r around one a share of arctan(r)/π.
-            energy = float(np.mean(self.units.energies))
-            cluster.radius = float(np.tan(min(np.pi / 2 * self._aim * energy / left, 1.2)))
-        else:
-            self._narrow(cluster)
-        for _ in range(_MOST):
-            ranks = self.ranks(cluster.base, self.unexplained(cluster)[:_MOST])
-            if len(ranks) >= _MOST or (ranks and ranks[-1] > self.dimension):
-                cluster, ranks = self._opened(centre, 0.6 * cluster.radius), []
-            elif len(cluster.members) > 2 and (ranks or [0])[-1] < self._aim / 2:
-                cluster.radius *= 2
-            self._around(cluster, min(self.missing(ranks), _MOST))
-            if self.peel(cluster) and (len(self.units) >= enough or self.peel(self.main)):
-                return
-
-    def _opened(self, centre: int, radius: float) -> Cluster:
-        self.clusters.append(Cluster(centre, radius))
-        return self.clusters[-1]
-
-    @property
-    def _aim(self) -> float:
-        """How many units should switch between a ball's centre and one of its points."""
-        return _FILL * self.room(_MOST - 1) / _REACH
-
-    def _narrow(self, cluster: Cluster) -> None:
-        """Make the ball small enough to count the units that switch, then as large as it should be."""
-        for _ in range(_MOST):
-            (place,) = self._around(cluster, 1)
-            (count,) = self.ranks(cluster.base, [place])
-            if self.reached / 4 <= count < self.reached:
-                break
-            cluster.radius *= 0.25 if count == self.reached else 2
-        places = [place, *self._around(cluster, 2)]
-        cluster.radius *= self._aim * _REACH_OF_THREE / max(self.ranks(cluster.base, places)[-1], 1)
-
-    def _around(self, cluster: Cluster, count: int) -> list[int]:
-        centre = self.seen.points[cluster.base]
-        return self.add(np.array([self.near(centre, cluster.radius) for _ in range(count)]), cluster)
+            Balls(self).ask(places)
 
     def _split(self, first: int, second: int) -> None:
         """Part two pieces at the point of their segment where their tangents meet, until units stand alone.
@@ -475,7 +409,7 @@ class TensorSearch:
         while pairs:
             first, second, depth = pairs.pop()
             apart = self._distance(first, second) > self._error(first, second)
-            if apart and not self._single(first, second) and depth <= _MOST:
+            if apart and not self._single(first, second) and depth <= MOST:
                 (middle,) = self.add(self._meeting(first, second)[None], self.main)
                 pairs += [(middle, second, depth + 1), (first, middle, depth + 1)]
 

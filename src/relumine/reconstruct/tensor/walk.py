@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from relumine.reconstruct.tensor.search import Cluster, TensorSearch
+    from relumine.reconstruct.tensor.balls import Cluster
+    from relumine.reconstruct.tensor.search import TensorSearch
 
 # Chosen on 50-2000-10, seed 0: windows of 10 and 12 points found as many units, and errors grow less with 12; points
 # moved off the chord by 4 steps found more units than by 2 or 8.
