@@ -6,9 +6,8 @@
     python benchmarks/convolutional.py --table               # writes the tables of docs/convolutional.md
 
 ``MNIST`` is the zoo's network ``conv`` (3x3, 8 and 16 channels, max-pools, 64 hidden units, 10 outputs); trained ones
-take 1,000 steps of Adam. ``CIFAR10`` is the same for colour images. The others are random networks. Of the seeds, 6000
-and up, those of 12x12 and of unknown architectures were looked at while the method was mended. docs/data.md says where
-the images are found.
+take 1,000 steps of Adam. ``CIFAR10`` is the same for colour images. The others are random networks. Seeds 7000 and up
+were not looked at while the method was made. docs/data.md says where the images are found.
 """
 
 import argparse
