@@ -89,12 +89,20 @@ def _standing(progress: Progress) -> str:
     return f"{progress.phase}: {asked(progress.spent)} asked{units}"
 
 
-class FittingBar(LiveLine):
+class FittingBar:
     """A progress bar for ``GradientMatching(…, watch=bar)``, used as a context."""
 
     def __init__(self, console: Console | None = None) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        super().__init__(console or Console(stderr=True), "fitting", *columns)
+        self._bar = Bar(*columns, console=console or Console(stderr=True))
+        self._task = self._bar.add_task("fitting", total=None)
+
+    def __enter__(self) -> "FittingBar":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
 
     def __call__(self, fitting: Fitting) -> None:
         held_out = "" if fitting.validation is None else f", held out {fitting.validation:.2g}"
